@@ -19,7 +19,7 @@ from distbench.core.text import join_limited, one_line, shorten, strip_control_c
 from distbench.record import Record, Status
 from distbench.report.run_export import run_json
 from distbench.views.scaling import ScalingView
-from support.records import case, failed, info, measured, unsupported
+from support.records import case, failed, info, measured, run_of, unsupported
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 
@@ -71,11 +71,7 @@ def test_gpus_that_wait_for_the_host_are_a_finding(device: str, timed_s: float, 
     # the profiler makes a step longer, but not what runs on the GPU in it: 4 ms
     seen = {"profile_step_s": 0.030, "profile_other_s": 0.026, "step_s": timed_s}
     one = case("ddp", device=device)
-    found = [
-        line
-        for line in all_findings(RunAnalysis(info(one), [measured(one, **seen)]))
-        if "GPUs are idle" in line
-    ]
+    found = [line for line in all_findings(run_of(measured(one, **seen))) if "GPUs are idle" in line]
     assert bool(found) == bool(told)
     assert told in "".join(found)
 
@@ -136,7 +132,7 @@ def test_a_number_that_only_a_later_trial_has_is_kept() -> None:
 
 def test_a_column_that_a_foreign_record_hardly_describes_is_read_all_the_same() -> None:
     foreign = replace(measured(DDP), columns={"tokens_per_s": {}})
-    (shown,) = run_json(RunAnalysis(info(DDP), [foreign]))["cases"]
+    (shown,) = run_json(run_of(foreign))["cases"]
     assert shown["values"]["tokens_per_s"]["unit"] == ""
 
 
@@ -163,20 +159,20 @@ def test_the_fastest_cases_are_compared_with_one_device_whatever_their_strategie
     assert fastest_series(summarize_cases(info(single, other), [measured(single), measured(other)])) == []
 
 
-def on_nodes(record: Record, count: int) -> Record:
+def record_on_nodes(record: Record, count: int) -> Record:
     of_one = record.case.world_size // count
     return replace(record, nodes={f"n{i}": [*range(i * of_one, (i + 1) * of_one)] for i in range(count)})
 
 
-def over_nodes(*sizes: int) -> RunAnalysis:
+def scaling_over_nodes(*sizes: int) -> RunAnalysis:
     """Return a run of nodes of two devices each, on which throughput grows as follows."""
     pace = {1: 100.0, 2: 180.0, 4: 270.0, 8: 432.0}
-    records = [on_nodes(measured(case("ddp", n), pace[n]), max(1, n // 2)) for n in sizes]
-    return RunAnalysis(info(*(record.case for record in records)), records)
+    records = [record_on_nodes(measured(case("ddp", n), pace[n]), max(1, n // 2)) for n in sizes]
+    return run_of(*records)
 
 
 def test_efficiency_is_taken_apart_at_the_border_of_a_node() -> None:
-    run = over_nodes(1, 2, 4, 8)
+    run = scaling_over_nodes(1, 2, 4, 8)
     (series,) = run.scaling
     one, whole, two, four = (node_efficiency(series, point) for point in series.points)
     assert one == whole == "all ranks are on one node"
@@ -189,8 +185,8 @@ def test_efficiency_is_taken_apart_at_the_border_of_a_node() -> None:
 
 
 def test_of_nodes_of_one_device_the_efficiency_is_not_told_twice() -> None:
-    records = [on_nodes(measured(case("ddp", n), 100.0), n) for n in (1, 2)]
-    run = RunAnalysis(info(*(record.case for record in records)), records)
+    records = [record_on_nodes(measured(case("ddp", n), 100.0), n) for n in (1, 2)]
+    run = run_of(*records)
     found = node_efficiency(run.scaling[0], run.scaling[0].points[1])
     assert isinstance(found, NodeEfficiency) and (found.within_node, found.across_nodes) == (
         1,
@@ -200,7 +196,7 @@ def test_of_nodes_of_one_device_the_efficiency_is_not_told_twice() -> None:
 
 
 def test_the_border_of_a_node_is_not_guessed_without_a_trial_on_a_whole_one() -> None:
-    (series,) = over_nodes(1, 4).scaling
+    (series,) = scaling_over_nodes(1, 4).scaling
     assert node_efficiency(series, series.points[1]) == "no trial ran on exactly one node (2 devices)"
     uneven = replace(measured(case("ddp", 4)), nodes={"a": [0, 1, 2], "b": [3]})
     (series,) = scaling_series(summarize_cases(info(ONE, uneven.case), [measured(ONE), uneven]))
@@ -208,7 +204,10 @@ def test_the_border_of_a_node_is_not_guessed_without_a_trial_on_a_whole_one() ->
 
 
 def test_columns_of_nodes_are_shown_only_where_there_are_several() -> None:
-    beyond, within = ScalingView().table(over_nodes(1, 2, 4)), ScalingView().table(over_nodes(1, 2))
+    beyond, within = (
+        ScalingView().table(scaling_over_nodes(1, 2, 4)),
+        ScalingView().table(scaling_over_nodes(1, 2)),
+    )
     assert {"nodes", "in a node", "over nodes"} <= {*beyond.headings}
     assert not {"nodes", "in a node", "over nodes"} & {*within.headings}
     assert [row["between"] for row in beyond.records()] == [None, None, pytest.approx(0.75)]
@@ -263,19 +262,19 @@ def test_a_lead_is_claimed_only_as_far_as_the_trials_bear_it(
     ddp: list[float], fsdp: list[float], told: str
 ) -> None:
     records = [measured(c, v, round_=i) for c, vs in ((DDP, ddp), (FSDP, fsdp)) for i, v in enumerate(vs)]
-    assert told in all_findings(RunAnalysis(info(DDP, FSDP), records))[0]
+    assert told in all_findings(run_of(*records))[0]
 
 
 def test_what_failed_and_what_can_not_run_is_said_with_the_reason() -> None:
-    said = "\n".join(all_findings(RunAnalysis(info(DDP, FSDP), [failed(DDP, "it broke"), unsupported(FSDP)])))
+    said = "\n".join(all_findings(run_of(failed(DDP, "it broke"), unsupported(FSDP))))
     assert "Failed: ddp/ws2/mb4/fp32: crashed, rank 1 in time: it broke" in said
     assert "Unsupported here: fsdp/ws2/mb4/fp32: needs a GPU" in said
 
 
 def test_the_leanest_is_named_only_if_memory_differs() -> None:
-    rows = RunAnalysis(info(DDP, FSDP), [measured(DDP, memory_peak=1e6), measured(FSDP, memory_peak=5e5)])
+    rows = run_of(measured(DDP, memory_peak=1e6), measured(FSDP, memory_peak=5e5))
     assert "Lowest memory on 2 devices: fsdp" in all_findings(rows)[1]
-    rows = RunAnalysis(info(DDP, FSDP), [measured(DDP), measured(FSDP)])
+    rows = run_of(measured(DDP), measured(FSDP))
     assert "all cases are within 1%" in all_findings(rows)[1]
 
 
@@ -290,13 +289,13 @@ def test_another_precision_is_never_called_faster() -> None:
 @pytest.mark.parametrize("changes", [{"batch": Batch(64, 32, 1)}, {"seed": 2}])
 def test_the_fastest_is_looked_for_among_cases_of_the_same_work(changes: dict[str, Any]) -> None:
     other = case("fsdp", **changes)
-    said = all_findings(RunAnalysis(info(DDP, other), [measured(DDP, 100), measured(other, 200)]))
+    said = all_findings(run_of(measured(DDP, 100), measured(other, 200)))
     assert not [sentence for sentence in said if sentence.startswith("Fastest")]
 
 
 def test_cases_of_one_strategy_are_told_apart_by_what_differs() -> None:
     small, large = (case("ddp", name=f"ddp/ws2/mb{n}/fp32", batch=Batch(16, n, 8 // n)) for n in (4, 8))
-    said = all_findings(RunAnalysis(info(small, large), [measured(small, 100), measured(large, 200)]))
+    said = all_findings(run_of(measured(small, 100), measured(large, 200)))
     assert "ddp/mb8, 200 tokens/s" in said[0]
     assert "fp32" not in said[0]
 
@@ -316,10 +315,7 @@ def test_offload_from_memory_to_memory_is_reported_to_save_none(
     place: str, device: str, expected: bool
 ) -> None:
     of = case("offloading", device=device, strategy=PluginChoice("zero", {"offload_optimizer": place}))
-    assert (
-        any("saves no memory" in each for each in all_findings(RunAnalysis(info(of), [measured(of)])))
-        is expected
-    )
+    assert any("saves no memory" in each for each in all_findings(run_of(measured(of)))) is expected
 
 
 def test_a_case_that_failed_in_part_and_one_that_was_not_run_are_said() -> None:

@@ -36,13 +36,13 @@ def _offsets(histories: int, days: int, scale: float, keep: float, rng: np.rando
     return np.array(found).T
 
 
-def share_found(histories: np.ndarray, place: int, within: int) -> float:
+def detection_rate(histories: np.ndarray, place: int, within: int) -> float:
     """Return the part of *histories* whose step is told when so many points have followed it, or earlier."""
     looks = range(place + 3, place + within + 1)
-    return float(np.mean([any(is_found(values[:end], place) for end in looks) for values in histories]))
+    return float(np.mean([any(detects(values[:end], place) for end in looks) for values in histories]))
 
 
-def is_found(values: np.ndarray, place: int) -> bool:
+def detects(values: np.ndarray, place: int) -> bool:
     return any(abs(step.place - place) <= 2 for step in find_shifts(list(values), LEAST))
 
 
@@ -62,12 +62,12 @@ def random_walk(rng: np.random.Generator) -> np.ndarray:
     return np.exp(np.cumsum(rng.normal(0, 0.01, (400, 100)), axis=1) + rng.normal(0, 0.01, (400, 100)))
 
 
-def decline(rng: np.random.Generator) -> np.ndarray:
+def declining_points(rng: np.random.Generator) -> np.ndarray:
     """Return histories that lose a tenth evenly."""
     return np.exp(rng.normal(0, 0.024, (400, 100)) + np.linspace(0, np.log(0.9), 100))
 
 
-@pytest.mark.parametrize("made", [outliers, heavy_tails, random_walk, decline])
+@pytest.mark.parametrize("made", [outliers, heavy_tails, random_walk, declining_points])
 def test_what_is_not_a_change_of_level_is_no_step(made: Callable[[np.random.Generator], np.ndarray]) -> None:
     # of 2,000 each, 0.3 to 1.0%
     assert share_called(made(np.random.default_rng(SEED))) <= 0.02
@@ -83,16 +83,16 @@ def test_a_decline_hidden_in_noise_is_no_step() -> None:
 def test_a_step_among_outliers_is_found_as_it_is_without() -> None:
     histories = outliers(np.random.default_rng(SEED))[:60]
     histories[:, 60:] /= 1.1
-    assert np.mean([is_found(values, 60) for values in histories]) >= 0.9
+    assert np.mean([detects(values, 60) for values in histories]) >= 0.9
 
 
 def test_a_step_of_three_points_is_told_from_as_many_outliers_in_a_row() -> None:
     rng = np.random.default_rng(SEED)
     values = np.exp(rng.normal(0, 0.01, 60))
     values[57:] *= 0.8
-    assert is_found(values, 57)
+    assert detects(values, 57)
     values[[5, 17, 25, 33, 48]] *= 0.8
-    assert not is_found(values, 57), "one day in twelve is as bad, so three in a row may be, too"
+    assert not detects(values, 57), "one day in twelve is as bad, so three in a row may be, too"
 
 
 def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:
@@ -103,7 +103,7 @@ def test_drift_is_what_least_squares_alone_take_for_a_step() -> None:
     assert np.mean(np.min(chances, axis=0) <= 1e-3) >= 0.5
 
 
-def share_trending(histories: np.ndarray) -> float:
+def trend_rate(histories: np.ndarray) -> float:
     found = [fit_trend(list(values)) for values in histories]
     return float(np.mean([step is not None and step.chance <= FALSE_ALARM_RATE for step in found]))
 
@@ -111,14 +111,14 @@ def share_trending(histories: np.ndarray) -> float:
 @pytest.mark.parametrize("drifts", [False, True])
 def test_neither_noise_nor_drift_is_a_trend(drifts: bool) -> None:
     rng = np.random.default_rng(SEED)
-    assert share_trending(points(TYPICAL, 100, 40, rng, drifts=drifts)) <= 0.01
+    assert trend_rate(points(TYPICAL, 100, 40, rng, drifts=drifts)) <= 0.01
 
 
 def test_ten_changes_of_two_percent_are_a_trend_although_none_is_a_step() -> None:
     rng = np.random.default_rng(SEED)
     creeping = points(QUIET, 60, 33, rng, drifts=False) * 0.98 ** (np.arange(33) // 3)
     assert share_called(creeping) <= 0.1
-    assert share_trending(creeping) >= 0.9
+    assert trend_rate(creeping) >= 0.9
     ends = [(step.before, step.after) for values in creeping if (step := fit_trend(list(values)))]
     before, after = np.median(ends, axis=0)
     assert after / before == pytest.approx(0.98**10, abs=0.03)
@@ -144,7 +144,7 @@ def test_a_lasting_step_of_a_tenth_is_told_within_five_points() -> None:
     rng = np.random.default_rng(SEED)
     histories = points(TYPICAL, 200, 65, rng, drifts=False)
     histories[:, 60:] /= 1.1
-    assert share_found(histories, 60, 5) >= 0.9
+    assert detection_rate(histories, 60, 5) >= 0.9
 
 
 def test_a_spell_that_came_and_went_is_two_steps() -> None:

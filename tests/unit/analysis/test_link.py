@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from distbench.analysis.inter_node import BOTTLENECK_SHARE
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend
 from distbench.record import Record
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 
 DDP, FSDP = case("ddp"), case("fsdp")
 TIMES = {
@@ -32,10 +31,6 @@ def call(size: float, busbw: float) -> dict[str, Any]:
 def trial(best: float = 26e6, size: float = 8e6, of: Any = DDP, **changes: float) -> Record:
     values = {**TIMES, **changes}
     return replace(measured(of, **values), tables={"collectives": [call(size, best)]})
-
-
-def run_of(*records: Record) -> RunAnalysis:
-    return RunAnalysis(info(*(record.case for record in records)), records)
 
 
 def test_the_first_sentence_names_the_link_that_holds_training_back() -> None:

@@ -34,17 +34,17 @@ from support.random_runs import (
 from support.records import case, info, measured
 
 
-def alike(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def equal_noise(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(CASES), NOISE * rng.standard_normal((CASES, trials))
 
 
-def two_noisy(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def two_noisy_cases(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     scale = np.full((CASES, 1), NOISE / 3)
     scale[:2] *= 5
     return speeds(rng), scale * rng.standard_normal((CASES, trials))
 
 
-def drifting(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def drifting_machine(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     """The machine becomes faster by three deviations over the run; each round has an order of its own."""
     place = np.stack([rng.permutation(CASES) + CASES * number for number in range(trials)], axis=1)
     drift = 3 * NOISE * (place / (CASES * trials) - 0.5)
@@ -72,23 +72,23 @@ def test_a_case_that_is_fastest_by_luck_is_seldom_picked():
 
 
 def test_what_drifts_over_the_run_costs_the_pick_little():
-    assert np.mean(tally(drifting, 3, 400, 2).loss) <= 0.02
+    assert np.mean(tally(drifting_machine, 3, 400, 2).loss) <= 0.02
 
 
 def test_of_equal_cases_none_is_said_to_be_beaten():
-    found = tally(alike, 3, 400, 3)
+    found = tally(equal_noise, 3, 400, 3)
     assert np.mean(found.false) <= 0.05
     assert np.mean(found.headline) >= 0.93
 
 
 @pytest.mark.parametrize("trials", [2, 5])
-@pytest.mark.parametrize("draw", [two_noisy, heavy_tails])
+@pytest.mark.parametrize("draw", [two_noisy_cases, heavy_tails])
 def test_intervals_hold_under_other_noise(draw: Draw, trials: int):
     assert 0.93 <= np.mean(tally(draw, trials, 150, 4).held) <= 0.97
 
 
 def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds():
-    found = tally(two_noisy, 2, 200, 4)
+    found = tally(two_noisy_cases, 2, 200, 4)
     assert np.mean(found.headline) >= 0.9
     assert np.mean(found.together) >= 0.9
 
@@ -96,14 +96,14 @@ def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds()
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("trials", [2, 3, 5, 10])
-@pytest.mark.parametrize("draw", [alike, normal, two_noisy, heavy_tails])
+@pytest.mark.parametrize("draw", [equal_noise, normal, two_noisy_cases, heavy_tails])
 def test_every_interval_holds_over_many_runs(draw: Draw, trials: int):
     found = tally(draw, trials, 1000, 5)
     assert 0.93 <= np.mean(found.held) <= 0.97
     assert np.mean(found.false) <= 0.05
     assert np.mean(found.headline) >= 0.93
     # of two trials a case five times noisier than the others does not always show: 92.6%
-    assert np.mean(found.together) >= (0.93 if draw is not two_noisy or trials > 2 else 0.92)
+    assert np.mean(found.together) >= (0.93 if draw is not two_noisy_cases or trials > 2 else 0.92)
 
 
 # -- the parts

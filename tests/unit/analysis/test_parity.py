@@ -17,7 +17,7 @@ from distbench.report import page
 from distbench.report.overview import overview_text
 from distbench.tables.table import Table
 from distbench.views.base import all_views
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 from support.runs import Done, Finished, run_in
 
 EFFECTIVE: dict[str, Any] = {
@@ -47,11 +47,7 @@ def table(run: RunAnalysis) -> Table:
     return all_views()["parity"].table(run)
 
 
-def run_of(*records: Record) -> RunAnalysis:
-    return RunAnalysis(info(*{r.case_id: r.case for r in records}.values()), records)
-
-
-def kinds(change: dict[str, Any]) -> dict[str, str]:
+def difference_kinds(change: dict[str, Any]) -> dict[str, str]:
     (comparison,) = run_of(record(DDP), record(FSDP, **change)).parity.groups
     assert comparison.reference.case == DDP
     assert comparison.differences[DDP.id] == ()
@@ -89,15 +85,15 @@ def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_th
 def test_each_difference_from_the_reference_is_named_with_what_it_changes(
     change: dict[str, Any], key: str, kind: str
 ) -> None:
-    assert kinds(change) == {key: kind}
+    assert difference_kinds(change) == {key: kind}
 
 
 def test_a_setting_that_only_one_strategy_has_is_no_difference() -> None:
-    assert kinds({"units": 5, "mesh": {"dp_shard": 2}}) == {}
+    assert difference_kinds({"units": 5, "mesh": {"dp_shard": 2}}) == {}
 
 
 def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> None:
-    assert kinds({"optimizer__betas": [0.9, 0.95]}) == {}
+    assert difference_kinds({"optimizer__betas": [0.9, 0.95]}) == {}
 
 
 def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() -> None:
@@ -180,7 +176,7 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m\n\u202e"}
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
-    run = RunAnalysis(info(DDP, FSDP, zero), records)
+    run = run_of(*records)
     shown = overview_text(run)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
@@ -200,7 +196,7 @@ def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes
     odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
     zero = case("zero3+offload-params")
     records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
-    shown = overview_text(RunAnalysis(info(DDP, FSDP, zero), records))
+    shown = overview_text(run_of(*records))
     assert "fsdp[a-an] " in shown
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -317,7 +313,7 @@ def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable
 
 
 @pytest.fixture(scope="module")
-def tampered(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def tampered_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     hows = "[compresses, twice, attention, silent, foreign, scheduled]"
     text = SUITE + f"strategies: [ddp, {{tampered: {{how: {hows}}}}}]\n"
     return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity")
@@ -336,8 +332,10 @@ def outcome(finished: Finished, label: str) -> dict[str, Any]:
         ("scheduled", "optimizer.next_lr: expected 0.001, found "),
     ],
 )
-def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered: Finished, how: str, told: str) -> None:
-    row = outcome(tampered, f"tampered-{how}")
+def test_what_differs_from_what_was_asked_for_has_no_numbers(
+    tampered_run: Finished, how: str, told: str
+) -> None:
+    row = outcome(tampered_run, f"tampered-{how}")
     assert row["status"] == "mismatch"
     assert row["values"] == {}
     assert told in row["reason"]
@@ -353,9 +351,9 @@ def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered: Finished,
     ],
 )
 def test_what_nobody_asked_about_is_timed_and_found_beside_the_reference(
-    tampered: Finished, how: str, key: str, kind: str
+    tampered_run: Finished, how: str, key: str, kind: str
 ) -> None:
-    row = outcome(tampered, f"tampered-{how}")
+    row = outcome(tampered_run, f"tampered-{how}")
     assert row["status"] == "measured"
     assert [(each["key"], each["kind"]) for each in row["parity"]] == [(key, kind)]
-    assert (f"--strict-parity: {key}" in tampered.errors) == (kind == "work")
+    assert (f"--strict-parity: {key}" in tampered_run.errors) == (kind == "work")

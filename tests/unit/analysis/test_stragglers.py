@@ -27,12 +27,12 @@ def trial(work: Sequence[float], round_: int = 0, **changes: object) -> Record:
     return replace(record, samples={"work_s": [[seconds] for seconds in work]}, **placed)  # type: ignore[arg-type]
 
 
-def slow(rank: int, excess: float = 1.2) -> list[float]:
+def slow_rank_trials(rank: int, excess: float = 1.2) -> list[float]:
     return [excess if each == rank else 1.0 + each / 1000 for each in range(8)]
 
 
 def test_a_rank_that_is_slowest_in_nearly_all_trials_is_named_with_its_node_and_gpu() -> None:
-    records = [trial(slow(5 if round_ else 2), round_) for round_ in range(10)]
+    records = [trial(slow_rank_trials(5 if round_ else 2), round_) for round_ in range(10)]
     (found,) = stragglers(records)
     assert (found.name, found.slowest_trials, found.trials) == ("rank 5 on node-02 (GPU 1)", 9, 10)
     assert found.work_ratio == pytest.approx(1.2, abs=0.01)
@@ -50,7 +50,7 @@ def test_a_node_is_named_if_its_ranks_take_turns_at_being_the_slowest() -> None:
 
 
 def test_who_is_always_the_slowest_by_too_little_to_matter_is_not_named() -> None:
-    assert stragglers([trial(slow(5, 1.03), round_) for round_ in range(20)]) == []
+    assert stragglers([trial(slow_rank_trials(5, 1.03), round_) for round_ in range(20)]) == []
 
 
 def test_three_trials_are_too_few_to_tell_two_ranks_apart() -> None:
@@ -63,7 +63,7 @@ def test_three_trials_are_too_few_to_tell_two_ranks_apart() -> None:
 
 
 def test_noisy_trials_do_not_count() -> None:
-    assert stragglers([trial(slow(5), i, degraded="a busy neighbour") for i in range(10)]) == []
+    assert stragglers([trial(slow_rank_trials(5), i, degraded="a busy neighbour") for i in range(10)]) == []
 
 
 def test_ranks_that_are_alike_are_hardly_ever_named() -> None:
@@ -76,13 +76,13 @@ def test_ranks_that_are_alike_are_hardly_ever_named() -> None:
 
 
 def test_the_chance_counts_all_that_could_be_named() -> None:
-    (found,) = stragglers([trial(slow(5), round_) for round_ in range(10)])
+    (found,) = stragglers([trial(slow_rank_trials(5), round_) for round_ in range(10)])
     # one of 8 ranks and 2 nodes, the slowest in all trials
     assert found.p_value == pytest.approx(10 * (1 / 8) ** 10)
 
 
 def test_the_place_of_a_rank_on_one_machine_is_its_gpu() -> None:
-    here = [trial(slow(5), i, nodes={}) for i in range(10)]
+    here = [trial(slow_rank_trials(5), i, nodes={}) for i in range(10)]
     assert [each.name for each in stragglers(here)] == ["rank 5 (GPU 1)"]
     untold = [replace(record, devices=[]) for record in here]
     assert [each.name for each in stragglers(untold)] == ["rank 5"]

@@ -38,14 +38,15 @@ from support.loss_verdicts import (
     WARMUP,
     ZERO,
     judged,
+    measured_run,
     rounded,
-    run_of,
     timed,
     words,
     wrong_from,
 )
 from support.records import case, failed, in_bf16, measured
 from support.runs import Finished
+from support.suites import SuiteText
 
 BF16 = PrecisionConfig(compute="bf16")
 
@@ -55,7 +56,7 @@ BF16 = PrecisionConfig(compute="bf16")
 def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_from_being_picked(
     step: int, by: float
 ) -> None:
-    run = run_of(
+    run = measured_run(
         timed(SINGLE, rounded(1)), timed(DDP, wrong_from(step, by)), timed(FSDP, rounded(2)), measured(ZERO)
     )
     by_label = {row.case.label: row for row in run.cases}
@@ -128,15 +129,15 @@ def test_without_a_single_process_the_odd_one_out_is_named() -> None:
 
 
 def test_they_are_told_without_naming_a_view_that_is_not_there() -> None:
-    lines = overview_text(run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
+    lines = overview_text(measured_run(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
     assert "  same losses: 2 of 2 cases" in lines[lines.index("Losses") + 1]
 
 
 def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right() -> None:
     records = [timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01))]
     assert words(*records) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
-    assert all(one.barred for one in run_of(*records).candidates)
-    assert recommend(run_of(*records)).headline.startswith("No recommendation")
+    assert all(one.barred for one in measured_run(*records).candidates)
+    assert recommend(measured_run(*records)).headline.startswith("No recommendation")
 
 
 def test_trials_of_one_case_that_disagree_with_each_other_are_told() -> None:
@@ -182,7 +183,7 @@ def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_me
         dataclasses.replace(each, workload=workload, batch=Batch(8, size, 8 // size // each.world_size))
         for each, size in ((SINGLE, 2), (DDP, 2), (FSDP, micro))
     ]
-    run = run_of(*(timed(each, rounded(seed)) for seed, each in enumerate(of)))
+    run = measured_run(*(timed(each, rounded(seed)) for seed, each in enumerate(of)))
     said = [verdict.remarks for row in run.cases for verdict in row.verdicts.values()]
     assert len(said) == 3
     for remarks in said:
@@ -209,7 +210,7 @@ def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
         timed(of, wrong_from(0, i / 10), environment={DRAWS_KEY: True}) for i, of in enumerate([SINGLE, DDP])
     ]
     assert words(*drawing) == {"single": NOT_COMPARABLE, "ddp": NOT_COMPARABLE}
-    (line,) = verdict_sentences(run_of(*drawing), "losses")
+    (line,) = verdict_sentences(measured_run(*drawing), "losses")
     assert line.startswith("not comparable: the model draws random numbers") and line.endswith(
         ": 2 of 2 cases"
     )
@@ -291,7 +292,7 @@ def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
     assert words(*records, wrong)["fsdp"] == DIFFERENT_TRAINING
 
 
-def not_checked(*cases: Case) -> list[Record]:
+def unchecked_cases(*cases: Case) -> list[Record]:
     return [
         dataclasses.replace(
             trained(rounding, status=Status.UNSUPPORTED, reason="no dropout, please"),
@@ -306,12 +307,16 @@ def not_checked(*cases: Case) -> list[Record]:
 
 
 def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
-    silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
+    silent = measured_run(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *unchecked_cases(DDP, FSDP))
     assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
     (said,) = missing_verdict_sentences(silent)
     assert "no verdict for any of 2 cases: not checked: no dropout, please" in said
-    partly = run_of(
-        timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
+    partly = measured_run(
+        timed(DDP, rounded(1)),
+        timed(FSDP, rounded(2)),
+        reference(),
+        trained(rounding),
+        *unchecked_cases(FSDP),
     )
     assert missing_verdict_sentences(partly) == []
 
@@ -321,12 +326,12 @@ def test_no_recommendation_names_the_reason_of_most() -> None:
     crashed = [failed(case(label), "rank 1: the same end") for label in ("apart", "along")]
     # each differs by numbers of its own
     others = [timed(case(label), wrong_from(4, 0.01 * (i + 1))) for i, label in enumerate(labels)]
-    headline = recommend(run_of(*others, *crashed)).headline
+    headline = recommend(measured_run(*others, *crashed)).headline
     assert "4 of 6 cases: losses; for example: losses: " in headline
 
 
 # no metric keeps the losses; memory observes a step after the timed ones
-SMALL = """
+SMALL = SuiteText("""
 workload: {user: {model: "small:Small", length: 32}}
 data: text
 metrics: [memory, steptime, throughput]
@@ -334,7 +339,7 @@ batch: {global_batch_size: 8}
 optimizer: {lr: 0.03}
 measure: {warmup: 2, steps: 5, trials: 1, profile_steps: 0}
 world_sizes: [2]
-"""
+""")
 MISTAKES = ("race", "missing-wait", "stale-gather", "half-batch", "skips-fourth")
 
 

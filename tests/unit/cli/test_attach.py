@@ -26,12 +26,13 @@ from distbench.record.progress import (
 from support import fake_slurm
 from support.paused_command import Held
 from support.runs import MODELS, PLUGINS, QUICK, Done
+from support.suites import write_suite
 
-ALONE = "cat > script; echo PENDING > state; echo 17"
+SINGLE_TRIAL_SUITE = "cat > script; echo PENDING > state; echo 17"
 """An sbatch whose job does not begin."""
 
 
-class Login:
+class LoginNode:
     """A login node of a Slurm of one job."""
 
     def __init__(self, folder: Path, distbench: Callable[..., Done]) -> None:
@@ -40,8 +41,7 @@ class Login:
 
     def run(self, *arguments: str) -> Done:
         """Hand a suite over."""
-        suite = self.folder / "suite.yaml"
-        suite.write_text(f"{QUICK}strategies: [pretended]\n")
+        suite = write_suite(self.folder, f"{QUICK}strategies: [pretended]\n")
         asked = ["--on", "slurm", "--nodes", "2", "--out", str(self.out)]
         return self._distbench("run", str(suite), *asked, *arguments)
 
@@ -57,17 +57,17 @@ class Login:
 @pytest.fixture
 def login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distbench: Callable[..., Done]
-) -> Callable[..., Login]:
-    def made(**commands: str) -> Login:
+) -> Callable[..., LoginNode]:
+    def made(**commands: str) -> LoginNode:
         folder = fake_slurm.install(tmp_path / "slurm", **commands)
         monkeypatch.setenv("PATH", str(folder), prepend=":")
-        return Login(tmp_path, distbench)
+        return LoginNode(tmp_path, distbench)
 
     return made
 
 
 def test_a_run_that_was_handed_over_is_followed_to_its_end(
-    login: Callable[..., Login], distbench: Callable[..., Done]
+    login: Callable[..., LoginNode], distbench: Callable[..., Done]
 ) -> None:
     node = login()
     # on this Slurm no agent can be started
@@ -90,7 +90,7 @@ def test_a_run_that_was_handed_over_is_followed_to_its_end(
     assert (run / "submitted" / "17.err").read_text().count("no agents here") == 2
 
 
-def test_what_the_nodes_refuse_is_told_here(login: Callable[..., Login]) -> None:
+def test_what_the_nodes_refuse_is_told_here(login: Callable[..., LoginNode]) -> None:
     done = login().run("--only", "nothing")
     assert done.returncode == 2
     assert "--only nothing: only[0] = 'nothing': matches no case" in done.stderr
@@ -98,9 +98,9 @@ def test_what_the_nodes_refuse_is_told_here(login: Callable[..., Login]) -> None
 
 
 def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
-    login: Callable[..., Login], distbench: Callable[..., Done]
+    login: Callable[..., LoginNode], distbench: Callable[..., Done]
 ) -> None:
-    node = login(sbatch=ALONE)
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     done = node.run("--detach", "--until-settled", "--minutes", "3")
     (run,) = node.runs
     quoted = shlex.quote(str(run))
@@ -130,9 +130,9 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
 
 
 def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
-    login: Callable[..., Login], distbench: Callable[..., Done]
+    login: Callable[..., LoginNode], distbench: Callable[..., Done]
 ) -> None:
-    node = login(sbatch=ALONE)
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     node.run("--detach")
     (run,) = node.runs
     node.state("COMPLETED ExitCode=0:0")
@@ -145,16 +145,18 @@ def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
     assert (follower.returncode, "resume" in told) == (1, False)
 
 
-def test_cancelling_asks_the_engine(login: Callable[..., Login], distbench: Callable[..., Done]) -> None:
-    node = login(sbatch=ALONE, scancel='echo "$@" > cancelled; echo "CANCELLED ExitCode=0:15" > state')
+def test_cancelling_asks_the_engine(login: Callable[..., LoginNode], distbench: Callable[..., Done]) -> None:
+    node = login(
+        sbatch=SINGLE_TRIAL_SUITE, scancel='echo "$@" > cancelled; echo "CANCELLED ExitCode=0:15" > state'
+    )
     node.run("--detach")
     (run,) = node.runs
     assert distbench("attach", str(run), "--cancel").returncode == 143
     assert (node.slurm / "cancelled").read_text() == "17\n"
 
 
-def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
-    node = login(sbatch=ALONE)
+def test_interrupting_leaves_the_job_alone(login: Callable[..., LoginNode]) -> None:
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     node.run("--detach")
     command = [sys.executable, "-m", "distbench", "attach", str(node.runs[0])]
     variables = {**os.environ, PLUGIN_PATH_VARIABLE: PLUGINS}
@@ -167,7 +169,7 @@ def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
     assert not (node.slurm / "cancelled").exists()
 
 
-def test_nothing_is_left_of_a_run_that_the_engine_refuses(login: Callable[..., Login]) -> None:
+def test_nothing_is_left_of_a_run_that_the_engine_refuses(login: Callable[..., LoginNode]) -> None:
     node = login(sbatch="echo 'sbatch: error: Invalid account' >&2; exit 1")
     done = node.run()
     assert (done.returncode, "sbatch refused: sbatch: error: Invalid account" in done.stderr) == (4, True)

@@ -13,8 +13,9 @@ from distbench.record import catalog
 from support.records import case, measured
 from support.run_histories import stored
 from support.runs import Done, call
+from support.suites import SuiteText
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 world_sizes: [2]
@@ -22,7 +23,7 @@ measure: {warmup: 1, steps: 30, trials: 2}
 metrics: [steptime, throughput]
 launcher: pretend
 strategies: [{pretended: {does: [works, also-works]}}]
-"""
+""")
 TIMED_S = 1.0
 """That the launcher says the timed steps of a trial took, however many they are."""
 Planned = Callable[..., Done]
@@ -37,13 +38,13 @@ def planned(tmp_path: Path) -> Planned:
     return made
 
 
-def told(done: Done) -> dict[str, Any]:
+def estimate_text(done: Done) -> dict[str, Any]:
     plan: dict[str, Any] = json.loads(done.stdout)
     return plan
 
 
 def test_a_short_trial_of_each_case_is_scaled_to_the_steps_of_the_suite(planned: Planned) -> None:
-    plan = told(planned("--estimate", "--json"))
+    plan = estimate_text(planned("--estimate", "--json"))
     one, other = (each["trial_s"] for each in plan["cases"])
     # 3 timed steps were made, and 27 more would be
     assert min(one, other) >= 27 * TIMED_S / 3
@@ -66,7 +67,7 @@ def test_only_what_no_earlier_run_tells_is_tried(planned: Planned, tmp_path: Pat
     planned()
     call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "out"))
     done = planned("--estimate", "--json")
-    assert {each["trial_note"] for each in told(done)["cases"]} == {"earlier runs"}
+    assert {each["trial_note"] for each in estimate_text(done)["cases"]} == {"earlier runs"}
     assert done.stderr == ""
     assert len(list((tmp_path / "out").iterdir())) == 1
 
@@ -74,27 +75,30 @@ def test_only_what_no_earlier_run_tells_is_tried(planned: Planned, tmp_path: Pat
 def test_a_run_with_other_steps_is_scaled_too(planned: Planned, tmp_path: Path) -> None:
     planned()
     call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "out"), "--set", "measure.steps=3")
-    plan = told(planned("--json"))
+    plan = estimate_text(planned("--json"))
     assert min(each["trial_s"] for each in plan["cases"]) >= 27 * TIMED_S / 3
 
 
 def test_a_case_that_fails_is_told_with_its_reason(planned: Planned) -> None:
     done = planned("--estimate", "--json", suite=SUITE.replace("also-works", "raises"))
     assert done.returncode == 1
-    works, raises = told(done)["cases"]
+    works, raises = estimate_text(done)["cases"]
     assert works["trial_s"] and raises["trial_s"] is None
     assert raises["trial_note"].startswith("crashed: rank 1 in time: RuntimeError: a pretended failure")
-    assert "without cases whose short trial was not measured: pretended+raises" in told(done)["expected_note"]
+    assert (
+        "without cases whose short trial was not measured: pretended+raises"
+        in estimate_text(done)["expected_note"]
+    )
 
 
 def test_what_cannot_run_here_is_not_tried(planned: Planned) -> None:
     done = planned("--estimate", "--json", suite=SUITE.replace("also-works", "lacks"))
     assert done.returncode == 0
-    assert [each["trial_note"] for each in told(done)["cases"]] == ["a short trial", "unsupported"]
+    assert [each["trial_note"] for each in estimate_text(done)["cases"]] == ["a short trial", "unsupported"]
 
 
 def test_what_only_a_run_tells_is_said_to_be_missing(planned: Planned) -> None:
-    note = told(planned("--estimate", "--json", "--check"))["expected_note"]
+    note = estimate_text(planned("--estimate", "--json", "--check"))["expected_note"]
     assert "check trials, whose time is unknown before a first run" in note
 
 

@@ -86,26 +86,26 @@ class Mesh:
 
 
 @dataclass(frozen=True)
-class GrownCase(Case):
+class CaseWithNewField(Case):
     """A case as a later version might have it."""
 
     mesh: Mesh = field(default=Mesh(), metadata={"since": 4})
 
 
-def grown(**changes: Any) -> GrownCase:
+def case_with_new_field(**changes: Any) -> CaseWithNewField:
     old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
-    return GrownCase(**{**vars(old), **changes})
+    return CaseWithNewField(**{**vars(old), **changes})
 
 
 def test_a_newer_field_changes_no_id_until_it_is_set() -> None:
     old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
-    assert old.id == grown().id != grown(mesh=Mesh(2)).id
-    assert decode(GrownCase, old.to_json(), "old") == grown()
-    assert decode(Case, grown(mesh=Mesh(2)).to_json(), "new") == old
+    assert old.id == case_with_new_field().id != case_with_new_field(mesh=Mesh(2)).id
+    assert decode(CaseWithNewField, old.to_json(), "old") == case_with_new_field()
+    assert decode(Case, case_with_new_field(mesh=Mesh(2)).to_json(), "new") == old
 
 
 def test_a_newer_field_is_part_of_the_work() -> None:
-    assert grown().work_key() != grown(mesh=Mesh(2)).work_key()
+    assert case_with_new_field().work_key() != case_with_new_field(mesh=Mesh(2)).work_key()
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,10 @@ def test_the_most_similar_meshes_come_first(
 def test_the_meshes_that_are_named_as_fitting_fit(
     strategy: str, world_size: int, model: dict[str, str], advice: list[str], tmp_path: Path
 ) -> None:
-    found = advised(tmp_path, strategy, world_size, model)
+    found = meshes_for(tmp_path, strategy, world_size, model)
     assert found.endswith(f"; mesh: {' or '.join(advice)} would fit")
     asked = strategy.partition("mesh: ")[2][:-1]
-    assert [advised(tmp_path, strategy.replace(asked, mesh), world_size, model) for mesh in advice] == [
+    assert [meshes_for(tmp_path, strategy.replace(asked, mesh), world_size, model) for mesh in advice] == [
         "" for _ in advice
     ]
 
@@ -161,10 +161,10 @@ def test_where_no_mesh_fits_a_world_size_does_or_there_is_a_reason(
     strategy: str, world_size: int, length: int, compiled: str, advice: str, tmp_path: Path
 ) -> None:
     model = {"seq_len: 32": f"seq_len: {length}"}
-    assert advice in advised(tmp_path, strategy, world_size, model, compile=compiled)
+    assert advice in meshes_for(tmp_path, strategy, world_size, model, compile=compiled)
 
 
-def advised(folder: Path, strategy: str, world_size: int, model: dict[str, str], **more: str) -> str:
+def meshes_for(folder: Path, strategy: str, world_size: int, model: dict[str, str], **more: str) -> str:
     """Why *strategy* can't train a model that is changed by *model*; empty if it can."""
     workload = MODEL
     for old, new in model.items():

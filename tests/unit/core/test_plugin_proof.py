@@ -24,23 +24,24 @@ from distbench.record.run_folder import Run
 from support.records import COLUMNS, case, measured
 from support.run_histories import stored
 from support.runs import PLUGINS, QUICK, call, run_in
+from support.suites import SuiteText, write_suite
 
-PRETENDED = """
+PRETENDED = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 measure: {warmup: 1, steps: 2, trials: 1}
 metrics: [steptime, throughput]
 world_sizes: [2]
 strategies: [pretended]
-"""
-PROBED = """
+""")
+PROBED = SuiteText("""
 launcher: {rack: {values: {probed_steps: TAKEN}}}
 probe: {steps: 3}
 gate: {probe: required, tokens_per_s: false, efficiency: false, peak_memory: false, comm_bytes: false}
-"""
+""")
 DDP, ECHOED = case("ddp"), case("echoed")
 STATES = {"parameters": 1000, "gradients": 1000, "optimizer_state": 2000}
-LEFT_OVER = {"buffers": 0, "activations": 0, "other": 0, "host": 0, "allocated": 5000, "peak": 5000}
+NOT_COVERED = {"buffers": 0, "activations": 0, "other": 0, "host": 0, "allocated": 5000, "peak": 5000}
 
 
 def loaded(kind: str, name: str, **options: Any) -> Any:
@@ -55,7 +56,7 @@ def tables(calls: int, master: int) -> dict[str, list[dict[str, Any]]]:
     group = {"group": "0,1", "group_size": 2, "dtype": "fp32"}
     size = {"bytes": 100_000.0, "wire_bytes": 100_000.0}
     moved = {"rank": 0, "step": 0, "op": "all_reduce", "ran": "all_reduce", **group, **size, **seconds}
-    kept = {**STATES, **LEFT_OVER, "master": master, "states": 4000 + master}
+    kept = {**STATES, **NOT_COVERED, "master": master, "states": 4000 + master}
     return {
         "collectives": [{**moved, "place": place} for place in range(calls)],
         "collectives_theory": [{"rank": 0, "op": "all_reduce", "bytes": 100_000.0}],
@@ -95,19 +96,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return stored(tmp_path_factory.mktemp("proof") / "run", 1, *records())
 
 
-def shown(run: Run, view: str) -> dict[str, Any]:
+def view_text(run: Run, view: str) -> dict[str, Any]:
     done = call("show", str(run.folder), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
-def asked(run: Run, sql: str) -> list[dict[str, Any]]:
+def query_rows(run: Run, sql: str) -> list[dict[str, Any]]:
     done = call("query", sql, str(run.folder), "--json")
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
 
-def chapters(folder: Path) -> set[str]:
+def page_sections(folder: Path) -> set[str]:
     """Anchors of the page of a run."""
     done = call("report", str(folder))
     assert done.returncode == 0, done.stderr
@@ -139,7 +140,7 @@ def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run: Run) -> 
 
 
 def notes(run: Run, view: str) -> Sequence[str]:
-    told = shown(run, view)
+    told = view_text(run, view)
     return [str(note) for note in told["notes"]]
 
 
@@ -153,8 +154,7 @@ def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run: Run) -
 
 
 def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
+    suite = write_suite(tmp_path, PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
     planned = json.loads(call("plan", str(suite), "--json").stdout)
     assert [each["world_size"] for each in planned["cases"]] == [1, 2, 4]
     assert "rack node1 " in call("plan", str(suite), "--commands").stdout
@@ -166,11 +166,11 @@ def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
 
 
 def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
-    told = shown(run, "beats")
+    told = view_text(run, "beats")
     assert told["caption"] == "One row a step and rank."
     assert {each["name"]: each["unit"] for each in told["columns"]}["volts"] == "V"
     assert len(told["rows"]) == 12
-    assert asked(run, "select max(volts) as volts, max(pulse_beats) as beats from beats, trials") == [
+    assert query_rows(run, "select max(volts) as volts, max(pulse_beats) as beats from beats, trials") == [
         {"volts": 2.0, "beats": 4.0}
     ]
     documented = json.loads(call("query", "--tables", str(run.folder), "--json").stdout)
@@ -180,10 +180,10 @@ def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
 
 def test_a_view_is_a_chapter_and_a_table_of_sql_too(run: Run) -> None:
     expected = {"case_name": ECHOED.name, "strongest": 2.0, "pulse_beats": 4.0}
-    (row,) = shown(run, "pulse")["rows"]
+    (row,) = view_text(run, "pulse")["rows"]
     assert expected.items() <= row.items()
-    assert expected.items() <= asked(run, "from view_pulse")[0].items()
-    assert "pulse" in chapters(run.folder)
+    assert expected.items() <= query_rows(run, "from view_pulse")[0].items()
+    assert "pulse" in page_sections(run.folder)
 
 
 # a kind of job
@@ -204,14 +204,14 @@ def test_a_kind_of_job_is_run_judged_shown_and_gated(
     assert ("Probe" in finished.errors) == (gravity == "bad")
     made = Run(finished.folder)
     assert [file.parts[-4] for file in finished.folder.glob("*/*/*/record.json")].count("probes") == 1
-    assert [each["probed_steps"] for each in shown(made, "probe")["rows"]] == [2 * taken]
-    assert asked(made, "select case_name, probed_steps from view_probe") == [
+    assert [each["probed_steps"] for each in view_text(made, "probe")["rows"]] == [2 * taken]
+    assert query_rows(made, "select case_name, probed_steps from view_probe") == [
         {"case_name": name, "probed_steps": 2.0 * taken}
     ]
-    assert asked(made, "select kind, probed_steps from jobs") == [
+    assert query_rows(made, "select kind, probed_steps from jobs") == [
         {"kind": "probe", "probed_steps": 2.0 * taken}
     ]
-    assert "probe" in chapters(finished.folder)
+    assert "probe" in page_sections(finished.folder)
     gated = call(
         "gate", str(tmp_path / "suite.yaml"), "--self-test", "--json", "--out", str(tmp_path / "gate")
     )
@@ -241,7 +241,7 @@ def test_all_of_it_is_run_together(tmp_path: Path) -> None:
     run = Run(finished.folder)
     assert any("the echo" in note for note in notes(run, "communication"))
     assert any("the echo" in note for note in notes(run, "memory"))
-    assert [row["pulse_beats"] for row in shown(run, "pulse")["rows"]] == [6.0, 6.0]
-    assert shown(run, "probe_curve")["caption"] == "One row a step and rank of a probe."
-    assert asked(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
-    assert {"pulse", "probe"} <= chapters(finished.folder)
+    assert [row["pulse_beats"] for row in view_text(run, "pulse")["rows"]] == [6.0, 6.0]
+    assert view_text(run, "probe_curve")["caption"] == "One row a step and rank of a probe."
+    assert query_rows(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
+    assert {"pulse", "probe"} <= page_sections(finished.folder)

@@ -19,6 +19,7 @@ from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.suite import load_suite
 from support.records import case
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
 
 SCHEDULES = {
     "constant": OptimizerConfig(),
@@ -77,13 +78,13 @@ def test_a_schedule_makes_another_case_and_none_keeps_its_id() -> None:
     assert len(set(ids.values())) == len(ids)
 
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {user: {model: "small:Small", length: 32}}
 data: text
 batch: {global_batch_size: 8, micro_batch_size: 2}
 strategies: [ddp]
 world_sizes: [2]
-"""
+""")
 
 
 @pytest.mark.parametrize(
@@ -108,8 +109,7 @@ world_sizes: [2]
 def test_options_that_belong_to_no_schedule_or_are_missing_are_told(
     optimizer: str, key: str, told: str, tmp_path: Path
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{SUITE}optimizer: {optimizer}\n")
+    suite = write_suite(tmp_path, f"{SUITE}optimizer: {optimizer}\n")
     with pytest.raises(SuiteError) as refused:
         load_suite(suite)
     (message,) = refused.value.mistakes

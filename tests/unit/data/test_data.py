@@ -51,7 +51,7 @@ def write_ids(file: Path, ids: Any, dtype: str = "uint16") -> str:
 
 
 @pytest.fixture(params=SOURCES)
-def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
+def source_in_test(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
     options = {"tokens": {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)}}
     return source(request.param, **options.get(request.param, {}))
 
@@ -71,13 +71,13 @@ def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[DataSource
     return source(name, **options), SHAPES[kind]
 
 
-def opened(one: DataSource, seed: int = 7, batch_size: int = 6) -> tuple[DataShape, BatchFunction]:
+def open_source(one: DataSource, seed: int = 7, batch_size: int = 6) -> tuple[DataShape, BatchFunction]:
     shape = FEATURES if type(one).__name__ == "Digits" else TOKENS
     assert one.problem(shape) is None
     return shape, one.open(shape, seed, batch_size)
 
 
-def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+def assert_same_rows(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
     return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
 
@@ -111,8 +111,8 @@ def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[DataSource, 
     assert all(array.flags["C_CONTIGUOUS"] for array in rows.values())
 
 
-def test_labels_are_the_tokens_that_follow(any_source: DataSource) -> None:
-    shape, batches = opened(any_source)
+def test_labels_are_the_tokens_that_follow(source_in_test: DataSource) -> None:
+    shape, batches = open_source(source_in_test)
     if shape.kind == "tokens":
         rows = batches(0, range(6))
         assert np.array_equal(rows["input_ids"][:, 1:], rows["labels"][:, :-1])
@@ -177,23 +177,23 @@ def test_the_shares_of_all_ranks_make_the_whole_batch(
     batches, share = one.open(shape, 7, 6), 6 // ranks
     parts = [batches(3, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    assert same(joined, batches(3, range(6)))
+    assert assert_same_rows(joined, batches(3, range(6)))
 
 
-def test_a_step_gives_the_same_rows_whatever_was_asked_before(any_source: DataSource) -> None:
-    _, batches = opened(any_source)
+def test_a_step_gives_the_same_rows_whatever_was_asked_before(source_in_test: DataSource) -> None:
+    _, batches = open_source(source_in_test)
     for step in range(3):
         batches(step, range(6))
-    _, fresh = opened(any_source)
-    assert same(batches(1, range(6)), fresh(1, range(6)))
+    _, fresh = open_source(source_in_test)
+    assert assert_same_rows(batches(1, range(6)), fresh(1, range(6)))
 
 
-def test_other_steps_and_other_seeds_give_other_rows(any_source: DataSource) -> None:
-    _, batches = opened(any_source)
-    _, other_seed = opened(any_source, seed=8)
+def test_other_steps_and_other_seeds_give_other_rows(source_in_test: DataSource) -> None:
+    _, batches = open_source(source_in_test)
+    _, other_seed = open_source(source_in_test, seed=8)
     first = batches(0, range(6))
-    assert not same(first, batches(1, range(6)))
-    assert not same(first, other_seed(0, range(6)))
+    assert not assert_same_rows(first, batches(1, range(6)))
+    assert not assert_same_rows(first, other_seed(0, range(6)))
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -213,7 +213,7 @@ def test_text_is_the_documentation_that_python_carries() -> None:
     from pydoc_data.topics import topics
 
     everything = "\n".join(topics[name] for name in sorted(topics)).encode()
-    _, batches = opened(source("text"))
+    _, batches = open_source(source("text"))
     for row in batches(0, range(6))["input_ids"]:
         assert bytes(row.astype(np.uint8)) in everything
 
@@ -244,7 +244,7 @@ def test_digits_are_those_of_scikit_learn_each_once_an_epoch() -> None:
     epoch, later = batches(0, range(len(labels))), batches(1, range(len(labels)))
     assert rows_of(epoch) == sorted(zip(map(tuple, (features / 16).tolist()), labels.tolist(), strict=True))
     assert rows_of(later) == rows_of(epoch)
-    assert not same(later, epoch)
+    assert not assert_same_rows(later, epoch)
 
 
 @pytest.mark.train
@@ -431,7 +431,7 @@ def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None
     # every id once, so that a window tells where it comes from
     path = write_ids(tmp_path / "ids.bin", np.arange(5000))
     one = source(name, path=path) if name == "tokens" else source(name)
-    shape = DataShape("tokens", 16, 5000) if name == "tokens" else opened(one)[0]
+    shape = DataShape("tokens", 16, 5000) if name == "tokens" else open_source(one)[0]
     split = one.split(shape, 7, 64, 12)
     key = "features" if shape.kind == "features" else "input_ids"
     seen = {row.tobytes() for step in range(40) for row in split.train(step, range(64))[key]}
@@ -444,7 +444,7 @@ def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None
 
 @pytest.mark.train
 def test_the_digits_that_are_held_out_and_the_others_are_all_digits() -> None:
-    shape, batches = opened(source("digits"), batch_size=1797)
+    shape, batches = open_source(source("digits"), batch_size=1797)
     split = source("digits").split(shape, 7, 1438, 10_000)
     both = np.concatenate([split.train(0, range(1438))["features"], split.held_out["features"]])
     assert len(both) == 1797
@@ -459,8 +459,8 @@ def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(
     assert merit and merit.doc.endswith(".")
     one, other = (source.split(shape, seed, 6, 9) for seed in (7, 8))
     assert len(one.held_out["labels"]) == 9
-    assert same(one.held_out, other.held_out)
-    assert not same(one.train(0, range(6)), other.train(0, range(6)))
+    assert assert_same_rows(one.held_out, other.held_out)
+    assert not assert_same_rows(one.train(0, range(6)), other.train(0, range(6)))
 
 
 def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from distbench.system.gpu_state import inspect_gpus
 from distbench.system.host_state import HostState
 from distbench.system.machine import detect_machine
 from support.runs import QUICK, Done
+from support.suites import write_suite
 
 HEALTHY = HostState(
     name="near",
@@ -34,7 +35,7 @@ HEALTHY = HostState(
 FACTS = {"python": "3.11", "packages": {"torch": "2.13"}, "cpu_cores": 8}
 
 
-def cluster(
+def cluster_facts(
     names: list[str], speeds: dict[tuple[int, int], float] | None = None, **first: Any
 ) -> ProbeResult:
     """A visit of one rank on each node, whose links carry 1 GB/s but for *speeds*; rank 0 says *first*."""
@@ -62,12 +63,12 @@ def cluster(
     return ProbeResult(detect_machine("cpu"), size, reports)
 
 
-def bad(visit: ProbeResult) -> list[Diagnosis]:
+def findings_with(visit: ProbeResult) -> list[Diagnosis]:
     return [each for each in diagnose(visit) if each.grade != "ok"]
 
 
 def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
-    told = diagnose(cluster(["a", "b", "c"]))
+    told = diagnose(cluster_facts(["a", "b", "c"]))
     assert {each.grade for each in told} == {"ok"}
     assert {"nodes", "group", "interface", "alike", "clock", "links", "all-reduce"} == {e.check for e in told}
 
@@ -138,48 +139,50 @@ def test_gpus_that_do_not_answer_are_a_finding() -> None:
 
 
 def test_a_slow_node_is_told_from_a_slow_link() -> None:
-    (node,) = bad(cluster(["a", "b", "c", "d"], {(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8}))
+    (node,) = findings_with(cluster_facts(["a", "b", "c", "d"], {(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8}))
     assert (node.where, node.grade) == ("c", "problem")
-    (link,) = bad(cluster(["a", "b", "c", "d"], {(1, 2): 1e8}))
+    (link,) = findings_with(cluster_facts(["a", "b", "c", "d"], {(1, 2): 1e8}))
     assert link.where == "b - c"
     assert link.what == "800 Mbit/s, others have 8 Gbit/s"
 
 
 def test_a_link_below_the_speed_of_its_hardware_is_told() -> None:
     own = JoinResult(0, 0.2, "ib0", "10.0.0.1", 100e9)
-    (found,) = bad(cluster(["a", "b"], join=own))
+    (found,) = findings_with(cluster_facts(["a", "b"], join=own))
     assert found.what == "8 Gbit/s, ib0 has 100 Gbit/s"
 
 
 def test_nodes_of_one_name_are_told() -> None:
-    found = bad(cluster(["localhost", "localhost", "c"]))
+    found = findings_with(cluster_facts(["localhost", "localhost", "c"]))
     assert found[0].what.startswith("2 nodes have the host name localhost")
 
 
 def test_nodes_that_differ_are_told_apart() -> None:
-    (found,) = bad(cluster(["a", "b"], facts={**FACTS, "packages": {"torch": "2.12"}}))
+    (found,) = findings_with(cluster_facts(["a", "b"], facts={**FACTS, "packages": {"torch": "2.12"}}))
     assert "nodes differ in packages: {'torch': '2.12'} on a, {'torch': '2.13'} on b" in found.what
 
 
 def test_a_clock_that_is_off_is_told() -> None:
-    (found,) = bad(cluster(["a", "b"], link_tests=[LinkTest(1, 1 << 20, 1e-3, 1e-4, -7200.0)]))
+    (found,) = findings_with(
+        cluster_facts(["a", "b"], link_tests=[LinkTest(1, 1 << 20, 1e-3, 1e-4, -7200.0)])
+    )
     assert (found.check, found.where) == ("clock", "b")
     assert found.what.startswith("2 h 00 min behind")
 
 
 def test_a_busy_node_is_told() -> None:
-    (found,) = bad(cluster(["a", "b"], busy_cores=3.0))
+    (found,) = findings_with(cluster_facts(["a", "b"], busy_cores=3.0))
     assert (found.where, found.what) == ("a", "other processes keep 3.0 of 8 cores busy")
 
 
 def test_a_rank_that_never_met_the_others_is_named() -> None:
-    visit = cluster(["a", "b"])
+    visit = cluster_facts(["a", "b"])
     visit.reports[1] = replace(
         visit.reports[1], join=None, all_reduce=None, error="DistStoreError: timed out"
     )
     visit.reports[0] = replace(visit.reports[0], join=None, link_tests=[], all_reduce=None)
     visit.missing[0] = "had not finished after 60 s"
-    told = [(each.where, each.what) for each in bad(visit)]
+    told = [(each.where, each.what) for each in findings_with(visit)]
     assert told == [
         ("a, rank 0", "meeting the others: rank 0 had not finished after 60 s"),
         ("b, rank 1", "meeting the others: DistStoreError: timed out"),
@@ -187,10 +190,10 @@ def test_a_rank_that_never_met_the_others_is_named() -> None:
 
 
 def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown() -> None:
-    visit = cluster(["a", "b", "c"])
+    visit = cluster_facts(["a", "b", "c"])
     del visit.reports[2]
     visit.missing[2] = "was killed by SIGKILL"
-    (found,) = bad(visit)
+    (found,) = findings_with(visit)
     assert (found.check, found.where) == ("group", "rank 2")
     assert found.what == "no report: was killed by SIGKILL"
     assert [link.name for link in measured_links(visit)] == ["a - b"]
@@ -229,8 +232,7 @@ def test_a_run_begins_with_what_is_wrong_with_its_host(
     lock.parent.mkdir(parents=True)
     lock.touch()
     os.utime(lock, (0, 0))
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: pretend\n")
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [pretended]\nlauncher: pretend\n")
     done = distbench(
         "run", str(suite), "--out", str(tmp_path / "runs"), DISTBENCH_CACHE=str(tmp_path / "cache")
     )

@@ -21,9 +21,11 @@ from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
 from support.fault_table import Drill
+from support.repositories import git
 from support.runs import PLUGINS
+from support.suites import SuiteText, write_suite
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 world_sizes: [2]
@@ -33,14 +35,7 @@ metrics: [steptime, throughput]
 launcher: pretend
 strategies: [{pretended: {does: hangs}}]
 gate: {efficiency: false}
-"""
-
-
-def git(folder: Path, *words: str) -> str:
-    named = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
-    return subprocess.run(
-        ["git", *named, *words], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+""")
 
 
 @pytest.fixture
@@ -51,8 +46,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     folder = tmp_path / "repository"
     folder.mkdir()
-    suite = folder / "suite.yaml"
-    suite.write_text(SUITE)
+    suite = write_suite(folder, SUITE)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "It trains")
@@ -71,7 +65,7 @@ def gate(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def hanging_since(folder: Path, gated: subprocess.Popen[str], before: int = 0) -> int:
+def hanging_trial_start(folder: Path, gated: subprocess.Popen[str], before: int = 0) -> int:
     """When the trial of a gate was launched that never ends, later than *before*, in nanoseconds."""
     while True:
         for file in folder.glob("out/gate-*/*/trials/*/*/trial.json"):
@@ -93,13 +87,13 @@ def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: 
 
     before = state()
     killed = gate(repository)
-    since = hanging_since(folder, killed)
+    since = hanging_trial_start(folder, killed)
     killed.kill()
     killed.communicate()
     assert state() == before
     (path,) = (folder / "out").iterdir()
     resumed = gate(repository, "--resume", str(path))
-    hanging_since(folder, resumed, since)
+    hanging_trial_start(folder, resumed, since)
     resumed.send_signal(signal.SIGINT)
     _, errors = resumed.communicate()
     assert resumed.returncode == 130, errors
@@ -144,8 +138,9 @@ def test_a_baseline_that_is_no_revision_is_refused(
 
 
 def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> None:
-    file = tmp_path / "suite.yaml"
-    file.write_text(SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n"))
+    file = write_suite(
+        tmp_path, SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n")
+    )
     arm = GateArm("the suite", load_suite(file))
     folders = {Zero().extensions_folder("cpu")}
     for name in ("old", "new"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ import pytest
 
 from distbench.cli import main
 from distbench.gate.verdicts import CaseVerdict, GateResult, MetricFinding
+from support.repositories import git
+from support.suites import SuiteText
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 world_sizes: [2]
@@ -22,7 +23,7 @@ metrics: [steptime, throughput, memory, telemetry]
 launcher: {pretend: {step_s: 0.1, values: {memory_peak: 1.0e+6, loss: 2.5, cpu_busy: 0.5}}}
 strategies: [pretended]
 gate: {efficiency: false}
-"""
+""")
 PRETEND = "launcher.pretend"
 
 Gated = Callable[..., tuple[int, dict[str, Any]]]
@@ -43,7 +44,7 @@ def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def words(result: dict[str, Any]) -> dict[str, str]:
+def verdict_words(result: dict[str, Any]) -> dict[str, str]:
     (case,) = result["cases"]
     return {finding["metric"]: finding["word"] for finding in case["findings"]}
 
@@ -51,7 +52,7 @@ def words(result: dict[str, Any]) -> dict[str, str]:
 def test_equal_arms_pass_with_one_series(gated: Gated, tmp_path: Path) -> None:
     code, result = gated("--self-test")
     assert (code, result["word"]) == (0, "pass")
-    assert words(result) == {"tokens_per_s": "pass", "peak_memory": "pass"}
+    assert verdict_words(result) == {"tokens_per_s": "pass", "peak_memory": "pass"}
     assert result["cases"][0]["first"] == []
     assert not list(tmp_path.glob("out/*/failures.json"))
 
@@ -69,7 +70,7 @@ def test_better_and_worse_take_a_second_series(
     gated: Gated, before: str, metric: str, word: str, code: int
 ) -> None:
     done, result = gated("--set-baseline", f"{PRETEND}.{before}")
-    assert (done, words(result)[metric]) == (code, word)
+    assert (done, verdict_words(result)[metric]) == (code, word)
     (case,) = result["cases"]
     assert {finding["metric"]: finding["word"] for finding in case["first"]}[metric] == word
     assert "confirmed by a fresh series" in next(f["said"] for f in case["findings"] if f["metric"] == metric)
@@ -84,7 +85,7 @@ def test_a_model_that_learns_something_else_is_another_training_however_fast(gat
     assert (code, result["word"]) == (0, "improved")
 
 
-MOVING = """
+MOVED_LOSSES = """
 from dataclasses import dataclass
 from distbench.core.columns import Column
 from distbench.core.job import JobKind, JobSpec, PlannedTrial
@@ -106,7 +107,7 @@ class Moves(JobKind):
     def perturbed_trials(self, section, cases):
         return [PlannedTrial(case, job=JobSpec(self.name)) for case in cases]
 """
-MOVING_RESULTS = """
+MOVED_LOSSES_RESULTS = """
 from dataclasses import dataclass
 import numpy as np
 from distbench.analysis.job_results import JobResults
@@ -119,12 +120,12 @@ class MovesResults(JobResults):
 
 
 @pytest.fixture
-def moving(gated: Gated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
+def moved_losses_gate(gated: Gated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
     """A gate whose suite has a kind of job that moves weights."""
     kind, suite = tmp_path / "jobs" / "moves" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
-    kind.write_text(MOVING)
-    kind.with_name("results.py").write_text(MOVING_RESULTS)
+    kind.write_text(MOVED_LOSSES)
+    kind.with_name("results.py").write_text(MOVED_LOSSES_RESULTS)
     monkeypatch.setenv("DISTBENCH_PLUGINS", f"{tmp_path}:{Path(__file__).parents[2] / 'plugins'}")
     text = SUITE.replace("cpu_busy: 0.5}", f"cpu_busy: 0.5, moved_loss: 2.5}}, log: {tmp_path / 'log'}")
     suite.write_text(f"{text}moves: true\nsensitivity: {{trainings: 0}}\n")
@@ -136,46 +137,41 @@ def trials(folder: Path) -> int:
 
 
 def test_losses_that_part_no_further_than_rounding_leads_the_baseline_are_not_told_apart(
-    moving: Gated, tmp_path: Path
+    moved_losses_gate: Gated, tmp_path: Path
 ) -> None:
     lower = {"loss": 2.45, "moved_loss": 2.47}
     arguments = [f"--set-baseline={PRETEND}.values.{name}={loss}" for name, loss in lower.items()]
-    code, result = moving(*arguments)
-    assert (code, words(result)["trial"]) == (3, "inconclusive")
+    code, result = moved_losses_gate(*arguments)
+    assert (code, verdict_words(result)["trial"]) == (3, "inconclusive")
     assert "amplifies rounding" in result["cases"][0]["said"]
     (stored,) = Path(result["folder"]).glob("*/moves/*/0/record.json")
     assert stored.is_relative_to(Path(result["folder"]) / "baseline")
     made = trials(tmp_path)
-    code, again = moving(*arguments, "--resume", result["folder"])
+    code, again = moved_losses_gate(*arguments, "--resume", result["folder"])
     assert (code, again["cases"][0]["findings"]) == (3, result["cases"][0]["findings"])
     assert trials(tmp_path) - made == 2, "only the two that warm up"
 
 
-def test_no_rounding_is_tried_where_the_losses_are_the_same(moving: Gated, tmp_path: Path) -> None:
-    code, result = moving("--self-test")
+def test_no_rounding_is_tried_where_the_losses_are_the_same(moved_losses_gate: Gated, tmp_path: Path) -> None:
+    code, result = moved_losses_gate("--self-test")
     assert (code, result["word"]) == (0, "pass")
     assert not list(tmp_path.glob("out/*/*/moves"))
 
 
-def git(*words: str) -> None:
-    named = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
-    subprocess.run(["git", *named, *words], check=True, capture_output=True)
-
-
 def test_an_older_baseline_is_compared_too_by_what_creeps(gated: Gated, tmp_path: Path) -> None:
     suite = tmp_path / "suite.yaml"
-    git("init", "-q", "-b", "main")
+    git(tmp_path, "init", "-q", "-b", "main")
     for name in ("pinned", "main"):
         suite.write_text(f"description: that of {name}\n{SUITE}")
-        git("add", "suite.yaml")
-        git("commit", "-qm", name)
+        git(tmp_path, "add", "suite.yaml")
+        git(tmp_path, "commit", "-qm", name)
         if name == "pinned":
-            git("tag", "pinned")
+            git(tmp_path, "tag", "pinned")
     suite.write_text(f"description: mine\n{SUITE}")
     code, result = gated("--baseline", "main", "--since", "pinned")
     assert code == 0, result
     assert result["baseline"].startswith("main (") and result["since"]["baseline"].startswith("pinned (")
-    assert words(result["since"]) == {"tokens_per_s": "pass", "peak_memory": "pass"}
+    assert verdict_words(result["since"]) == {"tokens_per_s": "pass", "peak_memory": "pass"}
 
 
 @pytest.mark.parametrize("alone", [("--self-test",), ("--baseline", "main", "--dry-run")])

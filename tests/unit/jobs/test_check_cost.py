@@ -19,6 +19,7 @@ from distbench.record import Record
 from support.check_records import DDP, none, reference, rounding, trained
 from support.records import with_options
 from support.runs import call
+from support.suites import write_suite
 
 MACHINE = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
 LARGE = dataclasses.replace(
@@ -141,15 +142,18 @@ def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
 def test_a_plan_tells_what_a_check_costs_and_whether_its_work_is_reduced(
     keys: str, expected: bool, tmp_path: Path
 ) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text(f"""
+    suite = write_suite(
+        tmp_path,
+        f"""
 workload: {{transformer: {{preset: gpt2-small, seq_len: 1024}}}}
 data: text
 batch: {{global_batch_size: 8}}
 strategies: [ddp]
 world_sizes: [2]
 check: {{{keys}}}
-""")
+""",
+        "mine.yaml",
+    )
     text = " ".join(call("plan", str(suite), "--device", "cpu").stdout.split())
     assert "(from the workload's formulas" in text
     assert ("on reduced work (seq_len" in text) == expected

@@ -30,16 +30,18 @@ from distbench.suite.gate import parse_gate as gate_rules
 from distbench.views.base import all_views
 from support.records import case, failed, info, job_of, measured
 from support.runs import OF_OUR_OWN, QUICK, Distbench, Finished
+from support.suites import write_suite
 
-ASKED = "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
-SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{ASKED}\n"
+REQUESTED = (
+    "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
+)
+SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{REQUESTED}\n"
 NOISE = (0.99, 1.01)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 
 
 def written(folder: Path, text: str) -> str:
-    file = folder / "mine.yaml"
-    file.write_text(text)
+    file = write_suite(folder, text, "mine.yaml")
     return str(file)
 
 
@@ -118,7 +120,7 @@ def test_the_factors_are_those_of_nccl_tests() -> None:
 def test_a_mistake_in_the_section_is_named(
     distbench: Distbench, tmp_path: Path, section: str, place: str
 ) -> None:
-    text = SUITE.replace(ASKED, section)
+    text = SUITE.replace(REQUESTED, section)
     text = text.replace("world_sizes: [2]\n", "") if "world_sizes: [1]" in section else text
     done = distbench("plan", written(tmp_path, text))
     assert done.returncode == 2
@@ -324,7 +326,7 @@ def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
     assert "1 measurement in only one of the runs" in text
 
 
-def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
+def bytes_moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
     about = {"rank": 0, "step": 0, "place": 0, "op": "all_reduce", "ran": "all_reduce", "dtype": "float32"}
     return {**about, "group_size": 2, "nodes": 1, "bytes": size, "transfer_s": seconds, **changed}
 
@@ -333,13 +335,13 @@ def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
     ("messages", "share", "reason"),
     [
         # alone, 4 KiB take 1 ms and 12 KiB take 3 ms, so 8 KiB take 2 ms
-        ([moved(8192, 0.004)], 0.5, ""),
-        ([moved(4096, 0.001), moved(12288, 0.003)], 1.0, ""),
-        ([moved(4096, 0.002), moved(8, 5.0)], 0.5, ""),
-        ([moved(1 << 20, 0.004)], None, "outside the sizes that were measured alone"),
-        ([moved(8192, None)], None, "times of individual collectives"),
-        ([moved(8192, 0.004, nodes=2)], None, "this collective was not measured alone"),
-        ([moved(8192, 0.004, dtype="bfloat16")], None, "this collective was not measured alone"),
+        ([bytes_moved(8192, 0.004)], 0.5, ""),
+        ([bytes_moved(4096, 0.001), bytes_moved(12288, 0.003)], 1.0, ""),
+        ([bytes_moved(4096, 0.002), bytes_moved(8, 5.0)], 0.5, ""),
+        ([bytes_moved(1 << 20, 0.004)], None, "outside the sizes that were measured alone"),
+        ([bytes_moved(8192, None)], None, "times of individual collectives"),
+        ([bytes_moved(8192, 0.004, nodes=2)], None, "this collective was not measured alone"),
+        ([bytes_moved(8192, 0.004, dtype="bfloat16")], None, "this collective was not measured alone"),
     ],
 )
 def test_what_a_training_attains_is_measured_by_the_same_messages_alone(

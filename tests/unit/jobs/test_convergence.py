@@ -41,8 +41,9 @@ from support.convergence_records import (
     one_is_called_worse,
     trained,
 )
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 from support.runs import Finished, run_in
+from support.suites import SuiteText
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAPTOP = Machine(
@@ -293,7 +294,7 @@ def test_throughput_gained_and_convergence_lost_by_a_larger_batch_stand_side_by_
 
 def test_the_view_and_the_page_show_targets_curves_and_verdicts():
     records = [*USUAL, *(trained(DDP, i, 90, 0.92) for i in range(3))]
-    run = RunAnalysis(info(DDP), records)
+    run = run_of(*records)
     view = all_views()["convergence"]
     shown = view.table(run)
     assert {row.group for row in shown.rows} == {"transformer on text, global batch 8: nats_per_token ≤ 1"}
@@ -313,7 +314,7 @@ def test_the_view_and_the_page_show_targets_curves_and_verdicts():
 
 
 def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_table_on_the_page():
-    shown = all_views()["convergence"].table(RunAnalysis(info(DDP), [measured(DDP)]))
+    shown = all_views()["convergence"].table(run_of(measured(DDP)))
     assert shown.rows == ()
     assert ["converge" in note for note in shown.notes] == [True]
 
@@ -341,12 +342,12 @@ def planned(**changes: object) -> Plan:
     return make_plan(Suite.from_tree({**SUITE, **changes}, SourceMap("suite.yaml")), LAPTOP)
 
 
-def asked(**options: object) -> dict[str, object]:
+def convergence_section(**options: object) -> dict[str, object]:
     return {"measure": {"trials": 0}, "converge": {"targets": {"bits_per_byte": 4.0}, **options}}
 
 
 def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_many():
-    plan = planned(**asked(seeds=2))
+    plan = planned(**convergence_section(seeds=2))
     kinds = [(task.case.label, task.case.world_size, task.case.seed, task.round) for task in plan.trials]
     assert kinds == [
         *(("single", 1, 1234, 0), ("ddp", 1, 1234, 0), ("ddp", 2, 1234, 0)),
@@ -360,7 +361,7 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
-    plan = planned(axes={"data": ["text", "same"]}, **asked())
+    plan = planned(axes={"data": ["text", "same"]}, **convergence_section())
     (told,) = {task.problem for task in plan.trials if task.problem}
     assert told == "data same has no held-out rows, so a training on it can't be evaluated"
 
@@ -372,7 +373,7 @@ def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
     file = tmp_path / "mine.txt"
     file.write_bytes(bytes(size))
     long_rows = {"transformer": {"preset": "tiny", "seq_len": 128}}
-    plan = planned(data={"text": {"path": str(file)}}, workload=long_rows, **asked())
+    plan = planned(data={"text": {"path": str(file)}}, workload=long_rows, **convergence_section())
     told = {task.problem for task in plan.trials}
     if is_enough:
         assert told == {None}
@@ -428,7 +429,7 @@ def test_the_learning_rate_follows_the_batch_if_it_is_asked_to_and_the_case_says
 
 # ------------------------------------------------------------------------------------ real trainings
 
-TRAIN = """
+TRAIN_SUITE = SuiteText("""
 workload: {user: {model: "small:%s", length: 32}}
 data: text
 batch: {global_batch_size: 8}
@@ -438,12 +439,12 @@ limits: {step: 60}
 world_sizes: [2]
 strategies: %s
 converge: {targets: {bits_per_byte: 5.5}, max_steps: 20, eval_every: 5, eval_samples: 33, seeds: 2%s}
-"""
+""")
 
 RunSuite = Callable[..., Finished]
 
 
-def found_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
+def verdicts_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
     run = Run(finished.folder)
     cases = RunAnalysis.read(run).cases
     return {row.case.label: found for row in cases if (found := row.evidence(ConvergenceEvidence))}
@@ -464,9 +465,9 @@ def found_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
 def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
     run_suite: RunSuite, strategies: str, labels: set[str]
 ) -> None:
-    finished = run_suite(TRAIN % ("Small", strategies, ", replicas_every: 10"))
+    finished = run_suite(TRAIN_SUITE % ("Small", strategies, ", replicas_every: 10"))
     assert finished.code == 0, finished.errors
-    found = found_in(finished)
+    found = verdicts_in(finished)
     assert set(found) == labels
     for label, each in found.items():
         assert each.word == "converges as the reference", label
@@ -482,7 +483,7 @@ def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
 
 @pytest.mark.train
 def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("NotANumberInOneLayer", "[single, ddp]", ""))
+    finished = run_suite(TRAIN_SUITE % ("NotANumberInOneLayer", "[single, ddp]", ""))
     assert finished.code == 1
     assert finished.cases["ddp/ws2/mb4/fp32"]["convergence"]["verdict"] == "broke down"
     records = [r for r in Run(finished.folder).records() if r.case.label == "ddp"]
@@ -499,7 +500,7 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
 
 @pytest.mark.train
 def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuite) -> None:
-    parts = TRAIN.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
+    parts = TRAIN_SUITE.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
     finished = run_suite(parts.replace("seeds: 2", "seeds: 1") % ("NotANumberInOneLayer", "[fsdp]", ""))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "fsdp")
     assert record.status == "invalid_nan"
@@ -508,43 +509,43 @@ def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuit
 
 @pytest.mark.train
 def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
+    finished = run_suite(TRAIN_SUITE % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "invalid_nan"
     assert record.reason.startswith("the gradient of layers.0.down.bias of rank 0 was nan at step 3")
 
 
 @pytest.fixture(scope="module")
-def ill(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def faulty_convergence_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Strategies that train badly, each in its own way, beside one reference."""
     strategies = "[apart, slow_learner, planted_local: {bug: never}]"
-    text = TRAIN % ("Small", strategies, ", replicas_every: 5")
+    text = TRAIN_SUITE % ("Small", strategies, ", replicas_every: 5")
     return run_in(tmp_path_factory.mktemp("ill"), text)
 
 
 @pytest.mark.train
-def test_ranks_that_train_apart_are_found_by_their_parameters(ill: Finished) -> None:
-    assert ill.code == 1
-    found = found_in(ill)["apart"]
+def test_ranks_that_train_apart_are_found_by_their_parameters(faulty_convergence_run: Finished) -> None:
+    assert faulty_convergence_run.code == 1
+    found = verdicts_in(faulty_convergence_run)["apart"]
     assert found.word == "ranks drifted apart"
     assert found.why.startswith("rank 1 at step 5: ")
     # of those that are averaged after steps 2, 4, 6, the fifth says nothing
-    local = found_in(ill)["planted-local-never"]
+    local = verdicts_in(faulty_convergence_run)["planted-local-never"]
     assert local.word == "ranks drifted apart"
     assert local.why.startswith("rank 1 at step 6: ")
 
 
 @pytest.mark.train
-def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(ill: Finished) -> None:
-    assert ill.code == 1
-    found = found_in(ill)["slow-learner"]
+def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(faulty_convergence_run: Finished) -> None:
+    assert faulty_convergence_run.code == 1
+    found = verdicts_in(faulty_convergence_run)["slow-learner"]
     assert found.word in ("worse", "did not reach the target")
-    assert re.search(rf"Convergence: {found.word} .*slow-learner/ws2/mb4/fp32", ill.errors)
+    assert re.search(rf"Convergence: {found.word} .*slow-learner/ws2/mb4/fp32", faulty_convergence_run.errors)
 
 
 @pytest.mark.train
 def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
-    text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
+    text = TRAIN_SUITE % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
     finished = run_suite(text, "--only", "ddp*")
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "measured", record.reason

@@ -23,7 +23,7 @@ from support.records import with_options
 SGD = OptimizerConfig(name="sgd")
 
 
-HALF = dataclasses.replace(DDP, precision=PrecisionConfig(compute="bf16"))
+HALF_PRECISION = dataclasses.replace(DDP, precision=PrecisionConfig(compute="bf16"))
 """A case in 16 bits, of which ``DDP`` is the same in fp32."""
 
 
@@ -32,7 +32,7 @@ def verdict(*records: Record) -> Verdict:
     return judge_cases(records, 0.001)[records[-1].job.options.of]
 
 
-def again(record: Record, name: str, **changes: Any) -> Record:
+def repeated_training(record: Record, name: str, **changes: Any) -> Record:
     """The same training as another arm, compared with the reference of the same *name*."""
     return dataclasses.replace(
         record,
@@ -42,17 +42,17 @@ def again(record: Record, name: str, **changes: Any) -> Record:
 
 
 def with_sgd(record: Record, **changes: Any) -> Record:
-    return dataclasses.replace(again(record, "sgd", optimizer=SGD), **changes)
+    return dataclasses.replace(repeated_training(record, "sgd", optimizer=SGD), **changes)
 
 
 def in_bf16(record: Record) -> Record:
-    half = again(record, "bf16", precision=HALF.precision)
-    return dataclasses.replace(half, job=with_options(half.job, of=HALF.id))
+    half = repeated_training(record, "bf16", precision=HALF_PRECISION.precision)
+    return dataclasses.replace(half, job=with_options(half.job, of=HALF_PRECISION.id))
 
 
 def in_fp32(record: Record, **changes: Any) -> Record:
     """The arm of a case in bf16 that is trained in fp32."""
-    asked = dataclasses.replace(record, job=with_options(record.job, of=HALF.id, precision="fp32"))
+    asked = dataclasses.replace(record, job=with_options(record.job, of=HALF_PRECISION.id, precision="fp32"))
     return dataclasses.replace(asked, **changes)
 
 
@@ -93,7 +93,7 @@ def test_without_the_training_that_the_suite_asks_for_there_is_no_verdict() -> N
 def test_what_is_not_checked_is_told_of_the_arm_that_the_verdict_lacks() -> None:
     half = in_bf16(reference()), in_bf16(trained(rounding))
     unable = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason="this Adam is no SGD")
-    unable = dataclasses.replace(unable, job=with_options(unable.job, of=HALF.id))
+    unable = dataclasses.replace(unable, job=with_options(unable.job, of=HALF_PRECISION.id))
     broken = in_fp32(trained(rounding), status=Status.CRASHED, reason="rank 1 in check: no")
     found = verdict(*half, unable, reference(), broken)
     assert found.sentence == "not checked: adamw in fp32: crashed: rank 1 in check: no"
@@ -135,14 +135,16 @@ def test_a_suite_that_asks_for_both_dtypes_trains_the_longer_one_once() -> None:
     wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
     assert verdict(reference(), wrong, *half).sentence.startswith("differs from step 0 on (adamw in fp32)")
     machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
-    tasks = [task.key for task in EquivalenceJob().planned_trials(CheckSection(), [HALF, DDP], machine)]
+    tasks = [
+        task.key for task in EquivalenceJob().planned_trials(CheckSection(), [HALF_PRECISION, DDP], machine)
+    ]
     assert len(tasks) == len(set(tasks)) == 8
 
 
 # causes
 
 
-def claiming(*texts: str) -> Record:
+def verdict_with_claim(*texts: str) -> Record:
     record = reference()
     notes = [{"training": "fp64", "text": text} for text in texts]
     return dataclasses.replace(record, tables={**record.tables, "check_notes": notes})
@@ -150,11 +152,11 @@ def claiming(*texts: str) -> Record:
 
 def test_a_cause_that_another_case_of_the_run_disproves_is_not_told() -> None:
     shifted = trained(lambda step, kind, tensor: 1e-2)
-    alone = verdict(claiming("no data-parallel training is equivalent"), shifted)
+    alone = verdict(verdict_with_claim("no data-parallel training is equivalent"), shifted)
     assert alone.word == DIFFERS and "no data-parallel training" in alone.sentence
     other = trained(rounding)
     other = dataclasses.replace(other, job=with_options(other.job, of="fsdp"))
-    beside = verdict(claiming("no data-parallel training is equivalent"), other, shifted)
+    beside = verdict(verdict_with_claim("no data-parallel training is equivalent"), other, shifted)
     assert beside.word == DIFFERS and "no data-parallel training" not in beside.sentence
 
 
@@ -162,14 +164,16 @@ def test_a_cause_that_another_case_of_the_run_disproves_is_not_told() -> None:
 def test_what_is_missing_is_called_missing(missing: str) -> None:
     record = trained(rounding)
     rows = [
-        row for row in record.tables["check_tensors"] if (row["of"], row["tensor"]) not in ABSENT[missing]
+        row
+        for row in record.tables["check_tensors"]
+        if (row["of"], row["tensor"]) not in MISSING_ARM[missing]
     ]
     found = verdict(reference(), dataclasses.replace(record, tables={**record.tables, "check_tensors": rows}))
     assert found.word == DIFFERS
     assert found.sentence.endswith("which is missing")
 
 
-ABSENT = {
+MISSING_ARM = {
     "gradient": {("gradient", "layer")},
     "update": {("update", "layer")},
     "buffer": {("buffer", "running_mean")},
@@ -179,14 +183,14 @@ ABSENT = {
 def test_what_should_be_nothing_and_is_something_has_no_relative_error() -> None:
     still: Noise = lambda step, kind, tensor: 0.0  # noqa: E731
     record = reference()
-    nothing = dataclasses.replace(record, tables={**record.tables, "check_tensors": at_rest(record)})
+    nothing = dataclasses.replace(record, tables={**record.tables, "check_tensors": unchanged_tensor(record)})
     found = verdict(nothing, trained(still))
     assert found.word == DIFFERS
     assert "where the reference's is 0" in found.sentence
     assert "inf" not in found.sentence and "nan" not in found.sentence
 
 
-def at_rest(record: Record) -> list[dict[str, Any]]:
+def unchanged_tensor(record: Record) -> list[dict[str, Any]]:
     return [
         {name: 0.0 if name[0] == "s" and name[1:].isdigit() else value for name, value in row.items()}
         if (row["of"], row["tensor"]) == ("gradient", "layer")
@@ -198,13 +202,13 @@ def at_rest(record: Record) -> list[dict[str, Any]]:
 # limits
 
 
-def one_flip(step: int, kind: str, tensor: str) -> float:
+def one_changed_element(step: int, kind: str, tensor: str) -> float:
     """Rounding, but that one small tensor jumps."""
     return 1e-3 if (kind, tensor) == ("parameter", "head") else rounding(step, kind, tensor)
 
 
 def test_a_quantity_that_scatters_widens_no_limit_but_its_own() -> None:
-    jumpy = reference(**{"perturbed 3": one_flip})
+    jumpy = reference(**{"perturbed 3": one_changed_element})
     for kind in ("loss", "norm", "gradient"):
         wrong = trained(
             lambda step, of, tensor, kind=kind: 2e-5 if of == kind else rounding(step, of, tensor)
@@ -247,7 +251,7 @@ def test_in_16_bits_the_truth_excuses_nothing_that_all_trainings_share() -> None
 
 
 def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> None:
-    jumpy = reference(**{"perturbed 3": one_flip})
+    jumpy = reference(**{"perturbed 3": one_changed_element})
     found = verdict(jumpy, trained(rounding))
     assert found.word == NOT_CHECKED
     assert found.sentence.startswith("not checked: one perturbed training of the reference deviates ")
@@ -364,7 +368,7 @@ def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> Non
     assert sight.typical <= sight.coarsest < 1e-4
     words = {
         share: {
-            verdict(reference(), trained(planted(sight.tensor, share * sight.coarsest), seed)).word
+            verdict(reference(), trained(error_of(sight.tensor, share * sight.coarsest), seed)).word
             for seed in range(20)
         }
         for share in (0.3, 3.0)
@@ -372,7 +376,7 @@ def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> Non
     assert words == {0.3: {ROUNDING}, 3.0: {DIFFERS}}
 
 
-def planted(tensor: str, error: float) -> Noise:
+def error_of(tensor: str, error: float) -> Noise:
     place = (0, "gradient", tensor)
     return lambda *where: error if where == place else 0.0
 

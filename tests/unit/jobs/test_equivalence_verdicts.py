@@ -20,6 +20,7 @@ from distbench.report.run_export import run_json
 from support.check_records import DDP, Noise, none, reference, rounding, trained
 from support.records import info
 from support.runs import call
+from support.suites import write_suite
 
 FALSE_ALARM = 0.001
 
@@ -171,8 +172,7 @@ measure: {trials: 0}
     ],
 )
 def test_a_mistake_in_what_to_check_is_named(text: str, message: str, tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text(f"{SMALL}\nstrategies: [ddp]\n{text}\n")
+    suite = write_suite(tmp_path, f"{SMALL}\nstrategies: [ddp]\n{text}\n", "mine.yaml")
     done = call("plan", str(suite))
     assert done.returncode == 2
     assert f"{suite}:" in done.stderr

@@ -20,6 +20,7 @@ from distbench.report.run_export import run_json
 from distbench.suite.gate import parse_gate
 from support.records import case, info, job_of, measured
 from support.runs import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
+from support.suites import write_suite
 
 Command = Callable[..., Done]
 
@@ -29,8 +30,7 @@ PROBED = QUICK.replace("trials: 1", "trials: 0") + "strategies: [ddp]\nprobe: {s
 @pytest.fixture
 def suite(tmp_path: Path) -> Callable[[str], str]:
     def write(text: str) -> str:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
+        file = write_suite(tmp_path, text, "mine.yaml")
         return str(file)
 
     return write

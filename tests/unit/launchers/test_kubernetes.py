@@ -23,6 +23,7 @@ from distbench.core.case import PluginChoice
 from distbench.suite import load_suite
 from support.runs import QUICK, Done
 from support.shell_jobs import launch_of
+from support.suites import write_suite
 
 OPTIONS = {"image": "registry.example/distbench:1", "nnodes": 2, "resources": {"requests": {"cpu": "2500m"}}}
 TEXT = f"""{QUICK}strategies: [pretended]  # "quoted", $HOME, é
@@ -34,9 +35,7 @@ launcher: {{kubernetes: {json.dumps(OPTIONS)}}}
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DISTBENCH_TOKEN", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "two-nodes.yaml"
-    file.write_text(TEXT)
-    return file
+    return write_suite(tmp_path, TEXT, "two-nodes.yaml")
 
 
 @pytest.fixture
@@ -195,7 +194,9 @@ def test_in_a_pod_of_distbench_auto_is_kubernetes(suite: Path, monkeypatch: pyte
 
 
 @pytest.fixture
-def pods(manifests: Callable[..., list[dict[str, Any]]]) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+def running_pods(
+    manifests: Callable[..., list[dict[str, Any]]],
+) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """Starts two agents with the command and the environment of their pods; both are on this host."""
     running: list[subprocess.Popen[bytes]] = []
 
@@ -216,11 +217,14 @@ def pods(manifests: Callable[..., list[dict[str, Any]]]) -> Iterator[Callable[..
 
 
 def test_agents_of_pods_wait_for_the_controller_serve_it_and_end_with_the_run(
-    pods: Callable[..., list[dict[str, Any]]], tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch
+    running_pods: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+    chore: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    written = pods(port)
+    written = running_pods(port)
     for name, value in variables(written, "controller", "").items():
         monkeypatch.setenv(name, value)
     options = {**OPTIONS, "port": port, "start_timeout": 30.0}

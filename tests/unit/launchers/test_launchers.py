@@ -12,7 +12,6 @@ import pytest
 
 from distbench.analysis.communication import multi_rank_rows
 from distbench.core.case import TimeLimits
-from distbench.core.job import job_kind
 from distbench.ipc.launch_spec import RankRange
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
@@ -24,13 +23,11 @@ from distbench.ipc.trial_files import (
     read_progress,
     result_file,
 )
-from distbench.launchers.base import RunningLaunch
 from distbench.launchers.local import visible_devices_by_index
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.record import NODE_LOST_PHASE, RankDevice, Status
 from distbench.record.run_folder import Run as RunFolder
-from distbench.run.interruption import StopRequest
-from distbench.run.trial_monitor import TrialMonitor
+from support.fake_launches import FakeLaunch, outcome
 from support.runs import QUICK, Finished
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -94,7 +91,7 @@ def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:
     }
 
 
-class OneRank(RunningLaunch):
+class OneRankHandle(FakeLaunch):
     """A rank that gives a sign of life whenever it is waited for, and ends after some of them."""
 
     def __init__(self, folder: Path, signs: int, clock: float) -> None:
@@ -112,23 +109,14 @@ class OneRank(RunningLaunch):
         result_file(self._folder, 0).write_text("{}")
         return [RankExit(0, 0, time.time())]
 
-    def signal(self, number: int) -> None:
-        """Nobody is there."""
-
-    def stop(self) -> None:
-        """Nothing is left."""
-
 
 @pytest.mark.parametrize("clock", [0.0, 4e9], ids=["behind", "ahead"])
 def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path: Path, clock: float) -> None:
     limits = TimeLimits(step=0.3, start=0.3)
-    watch = TrialMonitor(
-        OneRank(tmp_path, 10, clock), tmp_path, 1, limits, StopRequest(), job_kind("measure")
-    )
-    assert watch.wait().status is Status.MEASURED
+    assert outcome(OneRankHandle(tmp_path, 10, clock), tmp_path, limits=limits).status is Status.MEASURED
 
 
-class NeverEnds(OneRank):
+class EndlessHandle(OneRankHandle):
     """A rank that delivers its result, and then hangs, as in gloo's teardown."""
 
     def wait(self, seconds: float) -> list[RankExit]:
@@ -138,15 +126,12 @@ class NeverEnds(OneRank):
 
 @pytest.mark.drill("a rank hangs after it has delivered its result")
 def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path: Path) -> None:
-    handle = NeverEnds(tmp_path, 0, time.time())
-    limits = TimeLimits(trial=5)
-    ending = TrialMonitor(
-        handle, tmp_path, 1, limits, StopRequest(), job_kind("measure"), exit_grace_s=0.2
-    ).wait()
+    handle = EndlessHandle(tmp_path, 0, time.time())
+    ending = outcome(handle, tmp_path, limits=TimeLimits(trial=5), exit_grace_s=0.2)
     assert ending.status is Status.MEASURED, ending.reason
 
 
-class Cut(OneRank):
+class DisconnectedHandle(OneRankHandle):
     """A rank that makes no progress, because a node is gone."""
 
     def wait(self, seconds: float) -> list[RankExit]:
@@ -158,16 +143,13 @@ class Cut(OneRank):
 
 
 def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path: Path) -> None:
-    limits = TimeLimits(start=0.1)
-    ending = TrialMonitor(
-        Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), job_kind("measure")
-    ).wait()
+    ending = outcome(DisconnectedHandle(tmp_path, 0, 0.0), tmp_path, limits=TimeLimits(start=0.1))
     assert ending.status is Status.CRASHED
     assert ending.reason.startswith("no heartbeat from the agent on far for 9 s; limits.start")
     assert ending.failure and ending.failure.phase == NODE_LOST_PHASE
 
 
-class Silent(OneRank):
+class SilentHandle(OneRankHandle):
     def wait(self, seconds: float) -> list[RankExit]:
         time.sleep(0.05)
         os.utime(progress_file(self._folder, 0))
@@ -176,10 +158,9 @@ class Silent(OneRank):
 
 @pytest.mark.parametrize("phase", ["start", "time"])
 def test_a_rank_that_gives_no_new_sign_is_late_though_its_file_is_touched(tmp_path: Path, phase: str) -> None:
-    silent = Silent(tmp_path, 0, 0.0)
+    silent = SilentHandle(tmp_path, 0, 0.0)
     ProgressWriter(progress_file(tmp_path, 0)).report(phase)
-    limits = TimeLimits(step=0.3, start=0.3)
-    ending = TrialMonitor(silent, tmp_path, 1, limits, StopRequest(), job_kind("measure")).wait()
+    ending = outcome(silent, tmp_path, limits=TimeLimits(step=0.3, start=0.3))
     assert ending.status is (Status.INIT_TIMEOUT if phase == "start" else Status.HANG)
 
 

@@ -17,45 +17,47 @@ import pytest
 from distbench.launchers.local import Local
 from support.fault_table import Drill
 from support.runs import MODELS, QUICK, Done
+from support.suites import write_suite
 
-BOTH = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+BOTH_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @pytest.fixture
-def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in BOTH:
+def no_interface_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in BOTH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_gloo_and_nccl_are_told_the_loopback_interface(unset: None) -> None:
-    assert Local().environment() == BOTH
+def test_gloo_and_nccl_are_told_the_loopback_interface(no_interface_variables: None) -> None:
+    assert Local().environment() == BOTH_VARIABLES
 
 
 def test_an_interface_that_the_user_names_is_left_to_the_ranks(
-    unset: None, monkeypatch: pytest.MonkeyPatch
+    no_interface_variables: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     assert "GLOO_SOCKET_IFNAME" not in Local().environment()
 
 
 def test_a_plan_shows_where_sockets_are_opened(
-    tmp_path: Path, distbench: Callable[..., Done], unset: None
+    tmp_path: Path, distbench: Callable[..., Done], no_interface_variables: None
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [pretended]\n")
+    suite = write_suite(tmp_path, QUICK + "strategies: [pretended]\n")
     (launch,) = json.loads(distbench("plan", str(suite), "--json").stdout)["launches"]
-    assert launch["environment"].items() >= BOTH.items()
+    assert launch["environment"].items() >= BOTH_VARIABLES.items()
     assert "export GLOO_SOCKET_IFNAME=lo" in distbench("plan", str(suite), "--commands").stdout
 
 
 @pytest.mark.train
-def test_a_record_says_where_sockets_were_opened(run_suite: Callable[..., object], unset: None) -> None:
+def test_a_record_says_where_sockets_were_opened(
+    run_suite: Callable[..., object], no_interface_variables: None
+) -> None:
     record = run_suite(QUICK + "strategies: [ddp]\n").record("ddp")  # type: ignore[attr-defined]
-    assert record["environment"]["variables"].items() >= BOTH.items()
+    assert record["environment"]["variables"].items() >= BOTH_VARIABLES.items()
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, drill: Drill) -> list[str]:
+def other_interface(tmp_path: Path, drill: Drill) -> list[str]:
     """Command that runs another where the machine's name resolves to its address on a network."""
     addresses = [
         each.address
@@ -78,14 +80,17 @@ def elsewhere(tmp_path: Path, drill: Drill) -> list[str]:
 @pytest.mark.deep
 @pytest.mark.drill("the name of the machine resolves to its address on a network")
 def test_no_rank_listens_on_a_network(
-    tmp_path: Path, elsewhere: list[str], unset: None, drill: Drill
+    tmp_path: Path, other_interface: list[str], no_interface_variables: None, drill: Drill
 ) -> None:
     suite = tmp_path / "suite.yaml"
     text = QUICK.replace("small:Small", "small:HangsIfAsked").replace("step: 30", "step: 500")
     suite.write_text(f"{text}strategies: [ddp]\n")
     run = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "out")]
     with subprocess.Popen(
-        [*elsewhere, *run], cwd=MODELS, env={**os.environ, "SMALL_HANGS": "1"}, stdout=subprocess.DEVNULL
+        [*other_interface, *run],
+        cwd=MODELS,
+        env={**os.environ, "SMALL_HANGS": "1"},
+        stdout=subprocess.DEVNULL,
     ) as command:
         end = time.monotonic() + 120
         while not any(

@@ -31,7 +31,7 @@ from support.shell_jobs import codes, launch_of, sleepers, soon
 pytestmark = pytest.mark.usefixtures("chore")
 
 
-class Ground:
+class WarmSite:
     """A site, and launches that run a shell command where ranks would train."""
 
     def __init__(self, folder: Path) -> None:
@@ -54,23 +54,23 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    made = Ground(tmp_path)
+def warm_site(tmp_path: Path) -> Iterator[WarmSite]:
+    made = WarmSite(tmp_path)
     yield made
     made.site.close()
 
 
 @pytest.mark.drill("the fork server is killed between two trials")
-def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Ground, drill: Drill) -> None:
-    assert codes(ground.launch("true")) == [0]
-    ground.parent().kill()
+def test_a_warm_parent_that_ended_between_two_trials_costs_neither(warm_site: WarmSite, drill: Drill) -> None:
+    assert codes(warm_site.launch("true")) == [0]
+    warm_site.parent().kill()
     began = time.monotonic()
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
 
 
-def loses_its_parent(
-    ground: Ground, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
+def kill_server(
+    ground: WarmSite, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
 ) -> None:
     """Send *number* to the fork server in a trial, which is *told* so; the next trial has another."""
     ground.parent().send_signal(number)
@@ -91,11 +91,11 @@ def loses_its_parent(
     ],
 )
 def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
-    ground: Ground, drill: Drill, nap: str, number: signal.Signals
+    warm_site: WarmSite, drill: Drill, nap: str, number: signal.Signals
 ) -> None:
-    handle = ground.launch(f"sleep {nap}")
+    handle = warm_site.launch(f"sleep {nap}")
     soon(lambda: sleepers(nap), "it never began")
-    loses_its_parent(ground, handle, number, rf"fork server .* was killed by {number.name}", drill)
+    kill_server(warm_site, handle, number, rf"fork server .* was killed by {number.name}", drill)
     assert not sleepers(nap)
 
 
@@ -103,11 +103,11 @@ def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
 @pytest.mark.deep
 @pytest.mark.drill("the fork server is stopped in a trial")
 def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
-    ground: Ground, drill: Drill, nap: str
+    warm_site: WarmSite, drill: Drill, nap: str
 ) -> None:
-    handle = ground.launch(f"setsid env -i sleep {nap} & sleep {nap}")
+    handle = warm_site.launch(f"setsid env -i sleep {nap} & sleep {nap}")
     soon(lambda: len(sleepers(nap)) == 2, "it never began")
-    loses_its_parent(ground, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
+    kill_server(warm_site, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
     assert not sleepers(nap)
 
 
@@ -115,24 +115,24 @@ def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
 @pytest.mark.deep
 @pytest.mark.drill("the fork server is stopped between two trials")
 def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
-    ground: Ground, drill: Drill
+    warm_site: WarmSite, drill: Drill
 ) -> None:
-    codes(ground.launch("true"))
-    stopped = ground.parent()
+    codes(warm_site.launch("true"))
+    stopped = warm_site.parent()
     stopped.suspend()
     began = time.monotonic()
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
-    log = (ground.folder / "warm_parent.log").read_text()
+    log = (warm_site.folder / "warm_parent.log").read_text()
     assert f"process {stopped.pid}), because it did not answer (it is stopped)" in log
     assert not stopped.is_running()
 
 
-def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None:
-    codes(ground.launch("true"))
-    parent = ground.parent()
+def test_a_warm_parent_that_is_stopped_ends_with_the_run(warm_site: WarmSite) -> None:
+    codes(warm_site.launch("true"))
+    parent = warm_site.parent()
     parent.suspend()
-    ground.site.close()
+    warm_site.site.close()
     assert not parent.is_running()
 
 
@@ -207,18 +207,18 @@ def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(
 
 @pytest.mark.drill("a child with a session and no environment of its own outlives its trial")
 def test_what_left_its_environment_and_its_session_ends_with_the_trial(
-    ground: Ground, drill: Drill, nap: str
+    warm_site: WarmSite, drill: Drill, nap: str
 ) -> None:
-    handle = ground.launch(f"setsid env -i sleep {nap} & sleep 0.3")
+    handle = warm_site.launch(f"setsid env -i sleep {nap} & sleep 0.3")
     soon(lambda: sleepers(nap), "it never began")
     assert codes(handle) == [0]
     drill.noticed(soon(lambda: not sleepers(nap), "it outlived its trial"))
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
 
 
 @pytest.mark.drill("Ctrl-C while the fork server imports")
 def test_a_launch_that_is_given_up_does_not_wait_for_imports(
-    ground: Ground, drill: Drill, tmp_path: Path
+    warm_site: WarmSite, drill: Drill, tmp_path: Path
 ) -> None:
     slow, done = tmp_path / "slow_to_import.py", tmp_path / "done"
     slow.write_text(f"import pathlib, time; time.sleep(60); pathlib.Path({str(done)!r}).touch()")
@@ -230,7 +230,7 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
         return len(asked) > 3
 
     with pytest.raises(LaunchError):
-        ground.launch(
+        warm_site.launch(
             "true",
             imports=(slow.stem,),
             target=PythonTarget(environment={"PYTHONPATH": path}),
@@ -241,18 +241,18 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
     assert not [each for each in psutil.Process().children() if slow.stem in each.cmdline()]
 
 
-def test_a_part_that_another_version_of_a_package_lacks_is_left_to_the_ranks(ground: Ground) -> None:
-    assert codes(ground.launch("true", imports=("email.a_later_part.of_it", "json"))) == [0]
+def test_a_part_that_another_version_of_a_package_lacks_is_left_to_the_ranks(warm_site: WarmSite) -> None:
+    assert codes(warm_site.launch("true", imports=("email.a_later_part.of_it", "json"))) == [0]
 
 
-def test_a_package_that_is_missing_is_named_in_the_first_line(ground: Ground) -> None:
+def test_a_package_that_is_missing_is_named_in_the_first_line(warm_site: WarmSite) -> None:
     with pytest.raises(LaunchError) as failed:
-        ground.launch("true", imports=("no_such_package.part",))
+        warm_site.launch("true", imports=("no_such_package.part",))
     first = str(failed.value).splitlines()[0]
     assert "exited: ModuleNotFoundError: No module named 'no_such_package'; its log" in first
 
 
-SPOILT = """
+CHANGED_ENVIRONMENT = """
 import sys
 from types import SimpleNamespace
 own = __import__("os").getpid()
@@ -264,14 +264,14 @@ sys.modules["torch"] = SimpleNamespace(cuda=cuda)
 
 @pytest.mark.parametrize("has_devices", [True, False])
 def test_where_an_import_has_called_cuda_unseen_ranks_import_for_themselves(
-    ground: Ground, tmp_path: Path, has_devices: bool
+    warm_site: WarmSite, tmp_path: Path, has_devices: bool
 ) -> None:
-    (tmp_path / "calls_cuda.py").write_text(SPOILT.format(has_devices=has_devices))
+    (tmp_path / "calls_cuda.py").write_text(CHANGED_ENVIRONMENT.format(has_devices=has_devices))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     place = PythonTarget(environment={"PYTHONPATH": path})
-    assert codes(ground.launch("true", imports=("calls_cuda",), target=place)) == [0]
+    assert codes(warm_site.launch("true", imports=("calls_cuda",), target=place)) == [0]
     # a CUDA build of torch on a machine without devices has nothing to lose
-    assert ("calls_cuda" in ground.parent().cmdline()) is not has_devices
+    assert ("calls_cuda" in warm_site.parent().cmdline()) is not has_devices
 
 
 @pytest.mark.train

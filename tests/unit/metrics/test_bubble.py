@@ -12,7 +12,6 @@ import pytest
 
 from distbench.analysis.pipeline import pipeline_passes as passes_of
 from distbench.analysis.pipeline import rank_waits
-from distbench.analysis.run import RunAnalysis
 from distbench.metrics.profile import pipeline
 from distbench.metrics.profile.breakdown import clip_to_wait
 from distbench.metrics.profile.collective_wait import CollectiveTiming, shortest_seconds
@@ -23,19 +22,19 @@ from distbench.strategies.pp import order
 from distbench.views.charts.pipeline import ScheduleCase, schedule_figure
 from distbench.views.pipeline import PipelineView
 from support.profiler_events import Events
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 from support.runs import Finished
 
 MS = 1e-3
 
 ONE_F_ONE_B = {0: ["0F0", "0F1", None, "0B0", "0B1"], 1: ["1F0", "1B0", "1F1", "1B1", "1REDUCE_GRAD"]}
-HALVED = {
+SPLIT_BACKWARD = {
     0: ["0F0", "0F1", "0I0", "0W0", "0I1", "0W1"],
     1: ["1F0", "1I0", "1F1", "1W0", "1I1", "1W1"],
 }
 
 
-def ordered(written: dict[int, list[str | None]]) -> dict[int, order.RankOrder]:
+def schedule_order(written: dict[int, list[str | None]]) -> dict[int, order.RankOrder]:
     return {rank: order.parse_order(of) for rank, of in written.items()}
 
 
@@ -47,24 +46,24 @@ def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
         [(0, "F", 4), (7, "B", 1)],
     ]
     # (p - 1) / (m + p - 1)
-    assert order.simulate_bubble(ordered(ONE_F_ONE_B)) == pytest.approx(1 / 3)
+    assert order.simulate_bubble(schedule_order(ONE_F_ONE_B)) == pytest.approx(1 / 3)
     # of 8 units each rank works 6: rank 0 waits from 2 to 3 and from 5 to 6, rank 1 before 1 and from 7 on
-    assert order.simulate_bubble(ordered(HALVED)) == pytest.approx(1 / 4)
-    assert [order.max_in_flight(each) for each in ordered(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
+    assert order.simulate_bubble(schedule_order(SPLIT_BACKWARD)) == pytest.approx(1 / 4)
+    assert [order.max_in_flight(each) for each in schedule_order(ONE_F_ONE_B).values()] == [{0: 2}, {1: 1}]
     # what the weights' half needs is kept until then
     assert order.max_in_flight(order.parse_order(["0F0", "0I0", "0F1", "0W0", "0B1"])) == {0: 2}
     with pytest.raises(ValueError, match="no rank can continue"):
-        order.simulate_bubble(ordered({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
+        order.simulate_bubble(schedule_order({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
 
 
 def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
     rank = ["0F0", "0F1", "0B0", "0B1"]
-    assert order.simulate_bubble(ordered({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(
+    assert order.simulate_bubble(schedule_order({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(
         1 - 12 / 18
     )
     # rank 0 has the first gradient two units later
     late = ["1F0", "1F1", "(1B0;1B1)OVERLAP_F_B"]
-    assert order.simulate_bubble(ordered({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
+    assert order.simulate_bubble(schedule_order({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
 
 
 def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their_order_says() -> None:
@@ -79,11 +78,11 @@ def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order() -> None
     told = order.schedule_theory("1F1B", 4, 8, 1, {})
     assert told == {"bubble_theory": 3 / 11, "in_flight_theory": [4, 3, 2, 1]}
     assert order.schedule_theory("LoopedBFS", 2, 3, 2, {})["in_flight_theory"] == [3, 3, 3, 3]
-    told = order.schedule_theory("InterleavedZeroBubble", 2, 2, 1, HALVED)
+    told = order.schedule_theory("InterleavedZeroBubble", 2, 2, 1, SPLIT_BACKWARD)
     assert told == {"bubble_theory": pytest.approx(1 / 4), "in_flight_theory": [2, 2]}
 
 
-def waiting_step() -> Events:
+def step_with_idle_time() -> Events:
     """Stage 1 in a step of 100 ms: it waits 20 ms for a forward and 15 for a backward pass."""
     return (
         Events()
@@ -103,7 +102,7 @@ def waiting_step() -> Events:
 PENDING, MOVING = [(6, 30), (50, 72)], [(26, 30), (68, 72)]
 
 
-def numbers(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict[str, float | None]:
+def values_of(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict[str, float | None]:
     trace = read_trace(events.found)
     (step,) = trace.marks["step"]
     at = step[0]
@@ -114,7 +113,7 @@ def numbers(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict
 
 
 def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
-    found = numbers(waiting_step(), PENDING, MOVING)
+    found = values_of(step_with_idle_time(), PENDING, MOVING)
     # of 6 to 30 the last 4 ms are the message; of 50 to 72 the loss has 2 ms, the message and the pass 2 each
     assert found == pytest.approx(
         {"bubble_s": 36 * MS, "pipeline_transfer_s": 6 * MS, "bubble": 0.36}, abs=1e-5
@@ -122,18 +121,18 @@ def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
 
 
 def test_what_runs_between_passes_without_anything_pending_is_no_bubble() -> None:
-    assert numbers(waiting_step(), [], []) == {"bubble_s": 0, "pipeline_transfer_s": 0, "bubble": 0}
+    assert values_of(step_with_idle_time(), [], []) == {"bubble_s": 0, "pipeline_transfer_s": 0, "bubble": 0}
 
 
 def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipeline_has_no_such_numbers() -> (
     None
 ):
-    assert numbers(waiting_step(), PENDING, None) == {
+    assert values_of(step_with_idle_time(), PENDING, None) == {
         "bubble_s": None,
         "pipeline_transfer_s": None,
         "bubble": None,
     }
-    assert numbers(Events().mark("step", 0, 9).mark("forward", 0, 9), PENDING, MOVING) == {}
+    assert values_of(Events().mark("step", 0, 9).mark("forward", 0, 9), PENDING, MOVING) == {}
 
 
 def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count() -> None:
@@ -145,7 +144,7 @@ def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_coun
         (0, "F", 0, 20, 40),
         (0, "B", 0, 60, 80),
     ]
-    assert numbers(events, [(40, 60)], [(55, 60)])["bubble_s"] == pytest.approx(15 * MS)
+    assert values_of(events, [(40, 60)], [(55, 60)])["bubble_s"] == pytest.approx(15 * MS)
 
 
 def in_ms(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -208,7 +207,7 @@ def row(rank: int, kind: str, begin: float, **changes: Any) -> dict[str, Any]:
     return {**place, "pass": kind, "begin_s": begin, "end_s": begin + 0.01, **changes}
 
 
-def recorded(*rows: dict[str, Any], **effective: Any) -> Record:
+def record_with_profile(*rows: dict[str, Any], **effective: Any) -> Record:
     shares = {"bubble": [[0.2, 0.3], [0.5, 0.5]], "bubble_s": [[0.02, 0.03], [0.05, 0.05]]}
     samples = {"profile_step_s": [[0.1, 0.1]] * 2, "pipeline_transfer_s": [[0.0, 0.01]] * 2, **shares}
     record = measured(case("pp"), bubble=0.375, bubble_theory=1 / 3)
@@ -227,8 +226,8 @@ ROWS = (row(0, "F", 0.0), row(1, "F", 0.01), row(1, "B", 0.02), row(0, "B", 0.03
 
 
 def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
-    record = recorded(*ROWS, in_flight=[1, 1], in_flight_theory=[2, 1])
-    run = RunAnalysis(info(record.case), [record])
+    record = record_with_profile(*ROWS, in_flight=[1, 1], in_flight_theory=[2, 1])
+    run = run_of(record)
     sheet = PipelineView().table(run)
     told = [(each["rank"], each["stages"], each["bubble"], each["bubble_theory"]) for each in sheet.records()]
     assert told == [(0, "0", 0.25, 1 / 3), (1, "1", 0.5, 1 / 3)]
@@ -239,7 +238,7 @@ def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
 
 
 def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_rank() -> None:
-    record = recorded(*ROWS)
+    record = record_with_profile(*ROWS)
     drawn = schedule_figure([ScheduleCase("id", "pp", passes_of(record))], [0])["data"]
     assert [(trace["name"], trace["base"], trace["y"], trace["text"]) for trace in drawn] == [
         ("forward", [0, 10], [0, 1], ["0.0", "1.0"]),
@@ -255,7 +254,7 @@ def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_f
     rows = [{"rank": 0, "phase": phase, "stage": stage, "activations": of} for phase, stage, of in sizes]
     rows.insert(0, {"rank": 0, "phase": "build", "activations": 5000})
     passes = [row(0, "F", 0.0), row(0, "F", 0.01, stage=1)]
-    record = recorded(*passes, in_flight_theory=[2, 1])
+    record = record_with_profile(*passes, in_flight_theory=[2, 1])
     record = replace(record, tables={**record.tables, "memory": rows})
     record = replace(record, samples={**record.samples, "memory_activations": [[217.0], [0.0]]})
     (found,) = rank_waits(record)
@@ -270,10 +269,10 @@ def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_f
     [{"pass": "X"}, {"stage": None}, {"begin_s": float("nan")}, {"end_s": -1.0}, {"micro_batch": "0"}],
 )
 def test_a_row_that_no_pipeline_has_is_left_out(change: dict[str, Any]) -> None:
-    assert len(passes_of(recorded({**ROWS[0], **change}, *ROWS[1:]))) == 3
+    assert len(passes_of(record_with_profile({**ROWS[0], **change}, *ROWS[1:]))) == 3
 
 
-SLEEPING = """
+SLOW_STAGES = """
 workload: {{drowsy: {{depth: {depth}, seconds: {seconds}}}}}
 batch: {{global_batch_size: 16, micro_batch_size: 16}}
 launcher: {{kept: {{oversubscribe: true}}}}
@@ -287,7 +286,7 @@ strategies: [{{pp: {{schedule: [{schedules}], micro_batches: {micro_batches}}}}}
 def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_record(
     run_suite: Callable[..., Finished],
 ) -> None:
-    suite = SLEEPING.format(depth=2, seconds=0.05, ranks=2, micro_batches=2, schedules="1F1B")
+    suite = SLOW_STAGES.format(depth=2, seconds=0.05, ranks=2, micro_batches=2, schedules="1F1B")
     done = run_suite(suite)
     assert done.code == 0, done.errors
     (record,) = Run(done.folder).records()
@@ -320,7 +319,7 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
     depth: int, schedules: tuple[str, ...], run_suite: Callable[..., Finished]
 ) -> None:
     chosen = ", ".join(schedules)
-    done = run_suite(SLEEPING.format(depth=depth, seconds=0.1, ranks=4, micro_batches=8, schedules=chosen))
+    done = run_suite(SLOW_STAGES.format(depth=depth, seconds=0.1, ranks=4, micro_batches=8, schedules=chosen))
     assert done.code == 0, done.errors
     records = {record.effective["schedule"]: record for record in Run(done.folder).records()}
     for schedule in schedules:

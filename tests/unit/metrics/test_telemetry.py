@@ -35,7 +35,7 @@ from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 from distbench.suite.sections import check_section
 from distbench.views.base import all_views
-from support.records import case, info, measured
+from support.records import case, info, measured, run_of
 from support.runs import QUICK, Finished
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
@@ -152,7 +152,7 @@ def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_
     assert np.mean(stayed) < effect / 1.5
 
 
-def told_of_noise(
+def disturbance_text(
     ddp: list[float], fsdp: list[float], effect: float | None = None, degraded: str = ""
 ) -> str:
     """What the key findings say of how noisy trials are, two cases in as many rounds."""
@@ -168,19 +168,19 @@ APART, CLOSE = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0
 
 
 def test_trials_that_differ_although_none_is_marked_show_that_the_machine_is_not_quiet() -> None:
-    assert told_of_noise(*APART).startswith("Trials vary within their round by 12.8% on 2 devices (")
-    assert told_of_noise(*CLOSE) == ""
-    assert told_of_noise(*APART, degraded="others computed") == ""
+    assert disturbance_text(*APART).startswith("Trials vary within their round by 12.8% on 2 devices (")
+    assert disturbance_text(*CLOSE) == ""
+    assert disturbance_text(*APART, degraded="others computed") == ""
 
 
 def test_the_effect_that_matters_to_the_suite_is_what_is_called_noisy() -> None:
-    assert told_of_noise(*APART, effect=0.2) == ""
-    assert told_of_noise(*CLOSE, effect=0.02) != ""
+    assert disturbance_text(*APART, effect=0.2) == ""
+    assert disturbance_text(*CLOSE, effect=0.02) != ""
 
 
 def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice() -> None:
     together = [0.91, 1, 1.09]
-    assert told_of_noise(together, together) == ""
+    assert disturbance_text(together, together) == ""
 
 
 def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> TrialData:
@@ -188,14 +188,14 @@ def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> TrialData:
     return replace(trial(*rows, of=of, **samples), nodes={"near": [0], "far": [1]})
 
 
-def seen_on(node: str, *rows: Row) -> list[Row]:
+def samples_on(node: str, *rows: Row) -> list[Row]:
     return [{"node": node, **row} for row in rows]
 
 
 def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named() -> None:
-    near = seen_on("near", host(9.0, frequency_hz=3e9), host(13.0, busy=4.0, own=4.0, frequency_hz=3e9))
+    near = samples_on("near", host(9.0, frequency_hz=3e9), host(13.0, busy=4.0, own=4.0, frequency_hz=3e9))
     last = host(13.0, busy=8.0, own=4.0, steal_s=0.4, frequency_hz=2e9)
-    far = seen_on("far", host(9.0, load=3.0, frequency_hz=2e9), last)
+    far = samples_on("far", host(9.0, load=3.0, frequency_hz=2e9), last)
     # in no order, as they come
     made = nodes_of(*far, *near, cpu_s=[[1.0], [1.0]], step_s=[[0.5] * 4] * 2)
     found = Telemetry().summary(made)
@@ -209,7 +209,7 @@ def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named() 
 
 
 def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_it() -> None:
-    rows = seen_on("near", host(9.0), host(13.0, busy=8.0))
+    rows = samples_on("near", host(9.0), host(13.0, busy=8.0))
     found = Telemetry().summary(nodes_of(*rows))
     assert str(found["host_steal"]) == "far: not in any sample"
     assert Telemetry().degraded_reason(nodes_of(*rows)).startswith("near: other processes took 100.0%")
@@ -217,15 +217,18 @@ def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_i
 
 
 def test_cpu_time_is_held_against_that_of_the_ranks_of_the_same_node() -> None:
-    rows = [*seen_on("near", host(9.0), host(13.0, own=1.0)), *seen_on("far", host(9.0), host(13.0, own=1.0))]
+    rows = [
+        *samples_on("near", host(9.0), host(13.0, own=1.0)),
+        *samples_on("far", host(9.0), host(13.0, own=1.0)),
+    ]
     made = nodes_of(*rows, cpu_s=[[0.25], [0.75]], step_s=[[0.5] * 4] * 2)
     assert str(Telemetry().summary(made)["host_foreign_cpu"]).startswith("far: the CPU time of the ranks is")
 
 
 def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0() -> None:
-    near = seen_on("near", *read(FakeNvml(FakeGpu(power_mw=300_000, temperature_c=50, utilisation=100))))
+    near = samples_on("near", *read(FakeNvml(FakeGpu(power_mw=300_000, temperature_c=50, utilisation=100))))
     hot = FakeGpu(power_mw=500_000, temperature_c=80, utilisation=50, sm_clock_mhz=900, reasons=0x20)
-    far = seen_on("far", *read(FakeNvml(hot)))
+    far = samples_on("far", *read(FakeNvml(hot)))
     found = Telemetry().summary(nodes_of(*near, *far, of=CUDA))
     assert (found["gpu_power"], found["gpu_temperature"], found["gpu_sm_clock"]) == (800, 80, 9e8)
     assert (found["gpu_throttle"], found["gpu_utilisation"]) == (1, pytest.approx(0.75))
@@ -234,7 +237,7 @@ def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0
         .degraded_reason(nodes_of(*near, *far, of=CUDA))
         .startswith("far: a GPU lowered its clocks")
     )
-    blind = seen_on(
+    blind = samples_on(
         "far", *PeriodicSampler([GpuReader(FakeNvml(init_error="Driver Not Loaded"), 1, {})], 1).stop()
     )
     found = Telemetry().summary(nodes_of(*near, *blind, of=CUDA))
@@ -242,8 +245,8 @@ def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0
 
 
 def test_energy_of_several_nodes_is_their_sum_over_all_tokens() -> None:
-    near = seen_on("near", gpu(9.0, energy_j=100.0), gpu(13.0, energy_j=500.0))
-    far = seen_on("far", gpu(9.0, energy_j=0.0), gpu(13.0, energy_j=600.0))
+    near = samples_on("near", gpu(9.0, energy_j=100.0), gpu(13.0, energy_j=500.0))
+    far = samples_on("far", gpu(9.0, energy_j=0.0), gpu(13.0, energy_j=600.0))
     found = Telemetry().summary(nodes_of(*near, *far, of=CUDA, step_s=[[0.5] * 4] * 2))
     tokens = 4 * DDP.batch.global_batch_size * 100
     assert found["energy_per_token"] == pytest.approx((200 + 300) / tokens)
@@ -253,7 +256,7 @@ def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:
     assert Telemetry().degraded_reason(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
 
 
-def proc(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = None) -> Path:
+def proc_files(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = None) -> Path:
     """Write a /proc with the ticks of *cpus* and with processes, by id their ticks as ``utime stime``."""
     (folder / "stat").write_text("".join(f"{cpu} {ticks} 0 0\n" for cpu, ticks in cpus.items()))
     (folder / "loadavg").write_text("1.25 0.50 0.25 2/90 1234\n")
@@ -266,7 +269,7 @@ def proc(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = 
 
 def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
     mine = f"cpu{min(os.sched_getaffinity(0))}"
-    fake = proc(
+    fake = proc_files(
         tmp_path, {"cpu": "9 9 9 9 9 9 9 9", mine: "10 20 30 400 50 6 7 8", "cpu9999": "5 5 5 5 5 5 5 5"}
     )
     (row,) = HostReader(fake).read()
@@ -275,14 +278,14 @@ def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
 
 
 def test_another_agent_of_the_run_on_the_host_is_no_stranger_and_may_end(tmp_path: Path) -> None:
-    fake = proc(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
+    fake = proc_files(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
     assert (
         HostReader(fake, siblings=[4242, 5555]).read()[0]["own_s"]
         == HostReader(fake).read()[0]["own_s"] + 5.0
     )
     others = OtherProcesses(fake, siblings=[4242])
     others.read()
-    proc(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
+    proc_files(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
     assert others.close()[0]["others_busy"] == 1
 
 
@@ -314,15 +317,15 @@ def test_cpu_time_of_a_child_is_own_while_it_lives_and_when_it_has_ended() -> No
 
 
 def test_busy_processes_of_others_are_counted_and_nothing_else_is_kept(tmp_path: Path) -> None:
-    others = OtherProcesses(proc(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
+    others = OtherProcesses(proc_files(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
     others.read()
-    proc(tmp_path, {}, {4242: "5000 5000", 4343: "0 0", 4444: "5000 0", os.getpid(): "9000 0"})
+    proc_files(tmp_path, {}, {4242: "5000 5000", 4343: "0 0", 4444: "5000 0", os.getpid(): "9000 0"})
     (row,) = others.close()
     assert set(row) == {"others_busy", "others_most"}
     assert row["others_busy"] == 2
 
 
-class Stuck:
+class HangingSensor:
     """A source whose driver hangs until ``go`` is set."""
 
     name = "stuck"
@@ -350,7 +353,7 @@ def test_the_thread_samples_at_both_ends_and_ends() -> None:
 
 
 def test_a_driver_that_hangs_does_not_hold_up_the_run() -> None:
-    stuck = Stuck()
+    stuck = HangingSensor()
     rows = PeriodicSampler([HostReader(), stuck], 1, timeout_s=0.2).stop()
     assert "busy_s" in rows[0]
     stuck.go.set()
@@ -424,24 +427,24 @@ def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb() -> None
     assert "no process of this trial" in str(numbers(*rows, of=CUDA)["gpu_other_processes"])
 
 
-TWO = FakeNvml(FakeGpu(uuid="GPU-aaaa", power_mw=1000), FakeGpu(uuid="GPU-bbbb", power_mw=2000))
+TWO_GPUS = FakeNvml(FakeGpu(uuid="GPU-aaaa", power_mw=1000), FakeGpu(uuid="GPU-bbbb", power_mw=2000))
 
 
 @pytest.mark.parametrize(
     ("visible", "watts"), [("0", 1), ("1", 2), ("1,0", 2), ("GPU-bbbb", 2), ("GPU-b,GPU-a", 2), ("0,1", 1)]
 )
 def test_the_gpus_of_a_trial_are_those_that_cuda_numbers_first(visible: str, watts: float) -> None:
-    assert numbers(*read(TWO, CUDA_VISIBLE_DEVICES=visible), of=CUDA)["gpu_power"] == watts
+    assert numbers(*read(TWO_GPUS, CUDA_VISIBLE_DEVICES=visible), of=CUDA)["gpu_power"] == watts
 
 
 @pytest.mark.parametrize(
     ("nvml", "world_size", "environment", "told"),
     [
-        (TWO, 4, {}, "4 ranks, but NVML sees only 2 GPUs"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa/1/0"}, "MIG instances"),
+        (TWO_GPUS, 4, {}, "4 ranks, but NVML sees only 2 GPUs"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa/1/0"}, "MIG instances"),
         (FakeNvml(FakeGpu(mig=True)), 1, {}, "MIG"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, "names 2 of the 2"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "7"}, "names 0 of the 2"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, "names 2 of the 2"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "7"}, "names 0 of the 2"),
         (FakeNvml(FakeGpu("A"), FakeGpu("B")), 1, {}, "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         (FakeNvml(init_error="Driver Not Loaded"), 1, {}, "NVML: Driver Not Loaded"),
     ],
@@ -459,7 +462,7 @@ def test_gpus_of_several_kinds_are_told_apart_when_cuda_numbers_them_by_bus() ->
     assert numbers(*rows, of=CUDA)["gpu_power"] == 2
 
 
-class Exploding(FakeNvml):
+class FailingNvml(FakeNvml):
     """An NVML that breaks in a way of its own once it runs."""
 
     def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:  # noqa: N802
@@ -467,7 +470,7 @@ class Exploding(FakeNvml):
 
 
 def test_a_driver_that_breaks_costs_the_columns_of_the_gpus_and_no_more() -> None:
-    rows = PeriodicSampler([GpuReader(Exploding(FakeGpu()), 1, {}), HostReader()], 1).stop()
+    rows = PeriodicSampler([GpuReader(FailingNvml(FakeGpu()), 1, {}), HostReader()], 1).stop()
     assert "the driver went away" in str(numbers(*rows, of=CUDA)["gpu_power"])
     assert sum("busy_s" in row for row in rows) == 2
 
@@ -489,7 +492,7 @@ def disturbed(record: Record) -> Record:
 
 
 def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
-    run = RunAnalysis(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
+    run = run_of(disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1))
     (row,) = run.cases
     assert (row.values["tokens_per_s"].value, row.values["tokens_per_s"].trial_count) == (100, 1)
     assert (row.trials, row.degraded_trials, row.degraded, row.relative_throughput) == (2, 1, "", 1.0)
@@ -499,7 +502,7 @@ def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
 
 
 def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothing() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
+    run = run_of(measured(DDP, 100), disturbed(measured(FSDP, 900)))
     ddp, fsdp = run.cases
     assert fsdp.values["tokens_per_s"].value == 900
     assert (fsdp.relative_throughput, ddp.relative_throughput) == (None, 1.0)
@@ -523,7 +526,7 @@ def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
 
 
 def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP, 10**6))])
+    run = run_of(measured(DDP), disturbed(measured(FSDP, 10**6)))
     (chart,) = all_views()["throughput"].charts(run)
     symbols = {
         trace["name"]: trace["marker"]["symbol"]
@@ -539,7 +542,7 @@ def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory
 
 
 def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+    run = run_of(measured(DDP), disturbed(measured(FSDP)))
     text = overview_text(run)
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("ddp ", "fsdp "))] == [
         "measured",
@@ -562,13 +565,13 @@ def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missin
         columns=columns,
         absent={"gpu_power": "no GPU was used"},
     )
-    table = all_views()["telemetry"].table(RunAnalysis(info(DDP), [record]))
+    table = all_views()["telemetry"].table(run_of(record))
     assert table.headings == ("case", "disturbed", "others' CPU")
     assert list(table.texts()) == [("ddp/ws2/mb4/fp32", "1 of 1", "66.0%")]
     assert table.records()[0]["host_foreign_cpu"] == 0.66
     assert table.to_json()["rows"][0]["absent"]["gpu_power"] == "no GPU was used"
     assert "No gpu_power: no GPU was used." in table.notes
-    assert all_views()["telemetry"].table(RunAnalysis(info(DDP), [measured(DDP)])).rows == ()
+    assert all_views()["telemetry"].table(run_of(measured(DDP))).rows == ()
 
 
 Run = Callable[..., Finished]
@@ -576,7 +579,7 @@ STRICT = QUICK.replace("steps: 3", "steps: 8") + "strategies: [ddp]\n"
 
 
 @contextlib.contextmanager
-def _strangers(count: int) -> Iterator[None]:
+def _foreign_processes(count: int) -> Iterator[None]:
     """Busy processes that don't descend from this one, in which the run is: their parent has ended."""
     loop = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
     started = subprocess.run(["sh", "-c", f"{loop};" * count], capture_output=True, text=True, check=True)
@@ -591,7 +594,7 @@ def _strangers(count: int) -> Iterator[None]:
 @pytest.mark.train
 def test_another_busy_process_makes_a_real_trial_degraded(run_suite: Run) -> None:
     suite = STRICT + "metrics: [steptime, throughput, telemetry: {max_foreign_cpu: 0.05}]\n"
-    with _strangers(2):
+    with _foreign_processes(2):
         finished = run_suite(suite)
     record = finished.record("ddp")
     assert record["status"] == "measured"
@@ -614,7 +617,7 @@ def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite: Run)
     assert record["absent"]["gpu_power"] == "no GPU was used"
 
 
-class Counting:
+class CountingReader:
     """NVML that counts its calls by name."""
 
     def __init__(self, nvml: FakeNvml) -> None:
@@ -626,7 +629,7 @@ class Counting:
 
 
 def test_a_sample_asks_each_gpu_once_for_what_several_numbers_need() -> None:
-    nvml = Counting(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
+    nvml = CountingReader(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
     (row,) = GpuReader(nvml, 1, {}).read()
     assert (row["own_memory_bytes"], row["others"], row["slowdown"]) == (5 << 30, 0, 0)
     assert nvml.calls["nvmlDeviceGetComputeRunningProcesses"] == 1

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.step_timeline import (
     MAX_INTERVALS,
@@ -22,7 +21,7 @@ from distbench.record import Record
 from distbench.views.charts.timeline import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
 from support.profiler_events import Events, cpu_step
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 
 MS = 1e-3
 DDP = case("ddp")
@@ -96,21 +95,24 @@ def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
     assert whole["bridged_s"] >= 1.3 * MS, "and the record says which gaps it no longer shows"
 
 
-def told(*seconds: float, work: float = 1.0, began: int = 0) -> ProfiledStepTimes:
+def timeline_text(*seconds: float, work: float = 1.0, began: int = 0) -> ProfiledStepTimes:
     return ProfiledStepTimes([*seconds], [work] * len(seconds), [began] * len(seconds))
 
 
 def test_the_step_is_the_median_one_of_the_slowest_rank_and_ranks_are_placed_on_their_nodes_clock() -> None:
-    choice = select_step([told(1, 9, 3), told(2, 1, 4, began=5_000_000), told(1, 1, 1, began=7)], [0, 0, 1])
+    choice = select_step(
+        [timeline_text(1, 9, 3), timeline_text(2, 1, 4, began=5_000_000), timeline_text(1, 1, 1, began=7)],
+        [0, 0, 1],
+    )
     assert choice is not None
     # slowest: 2, 9, 4; another node's clock says nothing here
     assert (choice.step, choice.offsets) == (2, {0: 0.0, 1: 5 * MS, 2: 0.0})
-    assert select_step([told(), told(1)], [0, 0]) is None
+    assert select_step([timeline_text(), timeline_text(1)], [0, 0]) is None
 
 
 def test_of_many_ranks_the_first_the_last_the_busiest_and_the_idlest_are_kept() -> None:
-    ranks = [told(1, work=1 + rank / 100) for rank in range(64)]
-    ranks[20], ranks[40] = told(1, work=0.2), told(1, work=9)
+    ranks = [timeline_text(1, work=1 + rank / 100) for rank in range(64)]
+    ranks[20], ranks[40] = timeline_text(1, work=0.2), timeline_text(1, work=9)
     choice = select_step(ranks, [0] * 64)
     assert choice is not None
     assert [*choice.offsets] == [0, 20, 40, 63]
@@ -194,13 +196,13 @@ def test_of_messages_at_once_the_view_counts_the_time_once() -> None:
     )
     rows = kept(Events().mark("step", 0, 30), *messages)
     told = replace(record(*rows), samples={"comm_s": [[25 * MS]], "comm_exposed_s": [[25 * MS]]})
-    (row,) = TimelineView().table(RunAnalysis(info(DDP), [told])).rows
+    (row,) = TimelineView().table(run_of(told)).rows
     assert [round(row.value(name) / MS) for name in ("communication_s", "exposed_s")] == [25, 25]
 
 
 def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is() -> None:
     whole, *pieces = kept(cpu_step(), ALL_REDUCE)
-    run = RunAnalysis(info(DDP), [record({**whole, "trace": "rank0.trace.json.gz"}, *pieces)])
+    run = run_of(record({**whole, "trace": "rank0.trace.json.gz"}, *pieces))
     sheet = TimelineView().table(run)
     (row,) = json.loads(json.dumps(sheet.to_json()))["rows"]
     found = {
@@ -211,7 +213,4 @@ def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is
     gap, traces = sheet.notes
     assert gap == "ddp, rank 0: idle for 4 ms at 96 ms, between optimizer and its end."
     assert f"trials/ddp-ws2-mb4-fp32-{DDP.id}/0/rank0.trace.json.gz" in traces
-    assert (
-        "No profiled step was recorded"
-        in TimelineView().table(RunAnalysis(info(DDP), [measured(DDP)])).notes[0]
-    )
+    assert "No profiled step was recorded" in TimelineView().table(run_of(measured(DDP))).notes[0]

@@ -32,17 +32,17 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorte
 MS = 1e-3
 
 
-def points(intervals: list[tuple[int, int]]) -> set[int]:
+def interval_points(intervals: list[tuple[int, int]]) -> set[int]:
     return {point for begin, end in intervals for point in range(begin, end)}
 
 
 @given(INTERVALS, INTERVALS)
 def test_arithmetic_of_intervals_is_that_of_the_points_in_them(first: list, second: list) -> None:
     a, b = union(first), union(second)
-    assert points(a) == points(first)
-    assert points(intersection(a, b)) == points(first) & points(second)
-    assert points(difference(a, b)) == points(first) - points(second)
-    assert length(a) == len(points(first))
+    assert interval_points(a) == interval_points(first)
+    assert interval_points(intersection(a, b)) == interval_points(first) & interval_points(second)
+    assert interval_points(difference(a, b)) == interval_points(first) - interval_points(second)
+    assert length(a) == len(interval_points(first))
     for made in (a, intersection(a, b), difference(a, b)):
         assert all(x[1] <= y[0] for x, y in itertools.pairwise(made)), "sorted and disjoint"
 
@@ -145,7 +145,7 @@ def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces: list[tuple[int, 
     assert min(found.values()) >= -0.001
 
 
-def call(op: str, elements: int, group: str = "0,1") -> CollectiveCall:
+def collective_call(op: str, elements: int, group: str = "0,1") -> CollectiveCall:
     return CollectiveCall(op, group, 2, "float32", 4 * elements, elements)
 
 
@@ -163,16 +163,24 @@ def test_each_collective_gets_its_own_interval_though_two_threads_run_them() -> 
     events.op("c10d::_allgather_base_", 5, 6)
     events.gloo("all_gather", 9, 12, 100, thread=7).gloo("all_reduce", 7, 20, 50, thread=8)
     events.gloo("all_gather", 8, 30, 200, thread=9)
-    calls = [call("all_gather", 100), call("reduce_scatter", 50), call("all_gather", 200)]
+    calls = [
+        collective_call("all_gather", 100),
+        collective_call("reduce_scatter", 50),
+        collective_call("all_gather", 200),
+    ]
     assert matched(events, calls) == [("all_gather", 9), ("all_reduce", 7), ("all_gather", 8)]
 
 
 def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
     events = Events().op("_c10d_functional::all_reduce", 1, 4).op("c10d::allreduce_", 2, 3)
-    assert matched(events.gloo("all_reduce", 3, 9, 1), [call("all_reduce", 1)]) == [("all_reduce", 3)]
+    assert matched(events.gloo("all_reduce", 3, 9, 1), [collective_call("all_reduce", 1)]) == [
+        ("all_reduce", 3)
+    ]
 
 
-@pytest.mark.parametrize("calls", [[], [call("all_reduce", 10)] * 2, [call("broadcast", 10)]])
+@pytest.mark.parametrize(
+    "calls", [[], [collective_call("all_reduce", 10)] * 2, [collective_call("broadcast", 10)]]
+)
 def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(
     calls: list[CollectiveCall],
 ) -> None:
@@ -190,7 +198,7 @@ def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
     events = Events().op("c10d::allreduce_", 1, 2).op("c10d::_allgather_base_", 3, 4)
     events.kernel("ncclDevKernel_AllGather_RING_LL", 3, 9, 12, stream=20)
     alone = CollectiveCall("all_reduce", "0", 1, "float32", 4, 1)
-    assert matched(events, [alone, call("all_gather", 8)]) == [("all_gather", 9)]
+    assert matched(events, [alone, collective_call("all_gather", 8)]) == [("all_gather", 9)]
 
 
 def session(*, devices: int = 1, device: str = "cuda") -> PassContext:
@@ -246,7 +254,7 @@ def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
 
 
 @dataclass(frozen=True)
-class Placed:
+class ProcessGroup:
     """What the numbers of nodes, and those of a rank without others, ask of a session."""
 
     nodes: list[int]
@@ -258,14 +266,14 @@ class Placed:
     effective: dict[str, Any] = field(default_factory=dict)
 
 
-def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
+def bus_bytes(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
     """Numbers of a step in which all-reduces of 1 MB over that many nodes ran, from and to these ms."""
     step = [
         Transfer(CollectiveCall("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), ran, ran)
         for spanned, begin, end in transfers
         if (ran := (begin * MS, end * MS))
     ]
-    found = link_values(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
+    found = link_values(ProcessGroup(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
     return {
         name.removeprefix("comm_"): str(value) if isinstance(value, NotAvailable) else value[0]
         for name, value in found.items()
@@ -274,7 +282,7 @@ def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, A
 
 def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
     # both at once from 6 to 8 ms, and computation hides all of it until 4 ms
-    found = moved([0, 0, 1, 1], (1, 2, 8), (2, 6, 10), (2, 9, 11))
+    found = bus_bytes([0, 0, 1, 1], (1, 2, 8), (2, 6, 10), (2, 9, 11))
     assert found == {
         "inside_s": pytest.approx(6 * MS),
         "inside_exposed_s": pytest.approx(2 * MS),
@@ -296,7 +304,7 @@ def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
 def test_where_nothing_can_move_there_is_no_number_but_a_reason(
     nodes: list[int], where: str, reason: str
 ) -> None:
-    found = moved(nodes)
+    found = bus_bytes(nodes)
     assert {found[f"{where}_{what}"] for what in ("s", "exposed_s", "busbw")} == {reason}
 
 
@@ -304,7 +312,7 @@ def values_of(events: Events, calls: list[CollectiveCall]) -> dict[str, Any]:
     """Values of the profiled steps of a rank on a node of its own, which made *calls* in each."""
     from distbench.metrics.profile import timeline
 
-    session: Any = Placed([0, 1])
+    session: Any = ProcessGroup([0, 1])
     return dict(timeline.analyse_profile(session, CountedCollectives([calls], []), events.found).values)
 
 

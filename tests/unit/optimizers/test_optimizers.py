@@ -20,9 +20,10 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.suite import load_suite
 from support.records import case
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
 
-ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
-CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
+ALL_PACKAGES = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
+CPU = Machine(device="cpu", devices=2, packages=ALL_PACKAGES, has_libaio=False, has_compiler=True)
 PLAN = """
 workload: transformer
 batch: {global_batch_size: 8}
@@ -34,8 +35,7 @@ strategies: [ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}]
 @pytest.fixture
 def planned(tmp_path: Path) -> Callable[..., Plan]:
     def plan(optimizer: str, machine: Machine = CPU) -> Plan:
-        file = tmp_path / "mine.yaml"
-        file.write_text(f"{PLAN}optimizer: {optimizer}\n")
+        file = write_suite(tmp_path, f"{PLAN}optimizer: {optimizer}\n", "mine.yaml")
         return make_plan(load_suite(file), machine)
 
     return plan
@@ -150,7 +150,7 @@ def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep() -> 
     assert sizes == alike | {"adafactor": 0.0, "muon": 4.0, "adamw8bit": 2.0}
 
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {user: {model: "small:Uneven", length: 32}}
 data: text
 batch: {global_batch_size: 8}
@@ -158,7 +158,7 @@ world_sizes: [2]
 measure: {trials: 0}
 check: {steps: 2, perturbed: 4, fp32: false}
 limits: {start: 300}
-"""
+""")
 THEORY = "memory_states_theory"
 EQUIVALENT = {"equivalent", "equivalent within rounding"}
 
@@ -173,8 +173,8 @@ def verdicts(done: Finished) -> dict[tuple[str, str], tuple[str, str]]:
     return found
 
 
-FEW = "ddp, fsdp, {flat_fsdp: {version: 1}}"
-MORE = """
+COMMON_OPTIMIZERS = "ddp, fsdp, {flat_fsdp: {version: 1}}"
+OTHER_OPTIMIZERS = """
   {zero: {stage: 0}}, {fsdp: {sharding: hybrid}}, {flat_fsdp: {version: 2}}, {flat_zero: {stage: [1, 2, 3]}}
 """
 
@@ -183,10 +183,12 @@ MORE = """
 @pytest.mark.parametrize(
     ("strategies", "names"),
     [
-        (FEW, "adafactor, muon"),
-        pytest.param(MORE, "adafactor, muon", marks=pytest.mark.deep),
-        pytest.param(f"{FEW}, {MORE.strip()}", "adam, lion, lamb", marks=pytest.mark.deep),
-        pytest.param(f"{FEW}, {MORE.strip()}", "adamw8bit", marks=pytest.mark.deep),
+        (COMMON_OPTIMIZERS, "adafactor, muon"),
+        pytest.param(OTHER_OPTIMIZERS, "adafactor, muon", marks=pytest.mark.deep),
+        pytest.param(
+            f"{COMMON_OPTIMIZERS}, {OTHER_OPTIMIZERS.strip()}", "adam, lion, lamb", marks=pytest.mark.deep
+        ),
+        pytest.param(f"{COMMON_OPTIMIZERS}, {OTHER_OPTIMIZERS.strip()}", "adamw8bit", marks=pytest.mark.deep),
     ],
 )
 def test_the_check_finds_what_the_plan_refuses_and_nothing_else(

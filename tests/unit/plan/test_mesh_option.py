@@ -15,7 +15,6 @@ from distbench.core.case import Case
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.core.meshes import DATA_DIMENSIONS
-from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.metrics.base import TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
@@ -23,9 +22,11 @@ from distbench.suite import load_suite
 from distbench.workloads.base import Workload
 from support.records import info, measured
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
+from support.theory_checks import assert_same_training
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
-MODEL = (
+MODEL = SuiteText(
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )
 
@@ -81,10 +82,10 @@ def test_sequences_are_shared_by_every_number_of_ranks_that_fits(
 
 
 def test_experts_are_spread_over_every_number_of_ranks_that_fits(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
+    suite = write_suite(
+        tmp_path,
         f"workload: {MODEL.replace('seq_len', 'experts: 4, seq_len')}\nbatch: {{global_batch_size: 8}}\n"
-        "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n"
+        "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n",
     )
     cases = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
     # 4 experts can't be divided by 8
@@ -240,13 +241,12 @@ check: {{steps: 3, perturbed: 4}}
 world_sizes: [4]
 strategies: [{{fsdp: {{mesh: auto, sharding: [full, grad_op]}}}}]
 """)
-    assert done.code == 0, done.errors
-    words = {name.split("/")[0]: word for name, word in done.verdicts.items()}
-    assert {f"fsdp{how}" for how in ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")} <= words.keys()
-    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
+    hows = ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")
+    assert {f"fsdp{how}" for how in hows} <= done.verdict_by_label.keys()
 
 
-def cases_of(folder: Path) -> list[Case]:
+def parallel_cases(folder: Path) -> list[Case]:
     """The cases of the shipped suite of model parallelism on two devices."""
     suite = folder / "parallel.yaml"
     text = (Path(__file__).parents[3] / "suites/parallel.yaml").read_text()
@@ -267,7 +267,7 @@ def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_sha
 
 
 def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
+    cases = parallel_cases(tmp_path)
     records = [measured(each, 1000.0 + round_, round_=round_) for each in cases for round_ in range(3)]
     run = RunAnalysis(info(*cases), records)
     simplicity = {one.label: one.simplicity for one in run.candidates}
@@ -285,7 +285,7 @@ def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp
 
 
 def test_mfu_counts_the_same_work_whatever_the_mesh(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
+    cases = parallel_cases(tmp_path)
     workload: Workload = registry.create_plugin("workloads", cases[0].workload)
     flops = workload.flops_per_sample()
     assert flops

@@ -21,24 +21,24 @@ from distbench.run import trial_launch
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.machine import detect_machine, ops_folder, unsupported_gpu_text
 from distbench.workloads.transformer import PRESETS
+from support.suites import SuiteText, write_suite
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
 GPUS = Machine(device="cuda", devices=8, packages=ALL, has_libaio=True, has_compiler=True)
 
-MINIMAL = """\
+MINIMAL = SuiteText("""\
 workload: transformer
 batch: {global_batch_size: 8}
 strategies: [ddp]
 world_sizes: [1, 2]
-"""
+""")
 
 
 @pytest.fixture
 def suite(tmp_path: Path):
     def read(text: str, **overrides) -> Suite:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
+        file = write_suite(tmp_path, text, "mine.yaml")
         return load_suite(file, Overrides(**overrides))
 
     return read
@@ -625,13 +625,13 @@ def test_a_stand_in_that_can_not_run_here_is_left_out(suite):
     assert [case.strategy.name for case in plan.trials[0].fallbacks] == ["single"]
 
 
-LARGE = """\
+LARGE = SuiteText("""\
 workload: {transformer: {preset: 1b, seq_len: 128}}
 batch: {global_batch_size: 8}
 strategies: [{zero: {stage: 3}}]
 world_sizes: [2]
 threads: 1
-"""
+""")
 
 
 def limits(suite: Suite) -> TimeLimits:

@@ -29,15 +29,16 @@ from distbench.record.run_folder import Run
 from distbench.system.machine import cache_folder
 from support.leftover_processes import alive
 from support.pretended_suites import held_by
-from support.records import COLUMNS, case, failed, info, measured
+from support.records import COLUMNS, case, failed, measured, stored_run
 from support.runs import MODELS, QUICK, call_outside
+from support.suites import SuiteText
 
 HERE = Path(__file__).parents[2]
 PLUGIN = "distbench.pytest_plugin"
 CACHE = cache_folder()
 """Where C++ ops lie; pytester gives a pytest another home."""
 
-SUITE = """
+SUITE = SuiteText("""
 name: tiny
 workload: {transformer: {preset: tiny, seq_len: 64}}
 data: text
@@ -47,7 +48,7 @@ measure: {steps: 4, trials: 2}
 metrics: [steptime, throughput]
 launcher: {pretend: {log: LOG}}
 strategies: [{pretended: {does: [works, also-works]}}]
-"""
+""")
 WORKS, ALSO_WORKS = "pretended/ws1/mb8/fp32", "pretended+also-works/ws1/mb8/fp32"
 
 Pytest = Callable[..., pytest.RunResult]
@@ -92,7 +93,7 @@ def statuses(run: Run) -> list[str]:
     return [record["status"] for record in records(run)]
 
 
-def told(pytester: pytest.Pytester) -> list[str]:
+def pytest_output(pytester: pytest.Pytester) -> list[str]:
     return (pytester.path / "told.txt").read_text().splitlines()
 
 
@@ -112,7 +113,7 @@ def test_the_tests_of_a_suite_share_one_session_and_one_preparation(
 ) -> None:
     run("tiny.yaml").assert_outcomes(passed=2)
     trials = [f"trial {label} {i}" for label in ("pretended", "pretended+also-works") for i in (0, 1)]
-    assert told(pytester) == ["open", "prepare", *trials, "close"]
+    assert pytest_output(pytester) == ["open", "prepare", *trials, "close"]
 
 
 def test_only_the_chosen_tests_are_run_and_the_run_knows_no_others(
@@ -123,10 +124,10 @@ def test_only_the_chosen_tests_are_run_and_the_run_knows_no_others(
     assert [item.case.label for item in made.info().cases] == ["pretended+also-works"]
     assert made.info().suite["measure"]["order"] == "sequential"
     # what resumes the run plans the same
-    before = told(pytester)
+    before = pytest_output(pytester)
     done = call_outside("run", "--resume", str(made.folder))
     assert done.returncode == 0, done.stderr
-    assert told(pytester) == [*before, "open", "close"]
+    assert pytest_output(pytester) == [*before, "open", "close"]
 
 
 def test_what_is_named_and_no_suite_is_looked_at_without_leaving_it_open_or_waiting(
@@ -282,7 +283,7 @@ def test_tests_of_the_project_run_in_between(run: Pytest, pytester: pytest.Pytes
     done = run("tiny.yaml", "test_tests_of_the_project_run_in_between.py", "-v")
     done.assert_outcomes(passed=3)
     assert only_run(pytester).info().state == "finished"
-    assert told(pytester).count("open") == told(pytester).count("close") == 2
+    assert pytest_output(pytester).count("open") == pytest_output(pytester).count("close") == 2
     assert done.stdout.str().count("report: ") == 1
 
 
@@ -358,7 +359,7 @@ def test_ctrl_c_ends_the_trial_in_order_and_stops_pytest(run: Pytest, pytester: 
     assert made.info().state == "interrupted"
     assert statuses(made) == ["cancelled", "measured", "measured"]
     assert f"distbench run --resume {made.folder}" in shown
-    assert told(pytester)[-1] == "close"
+    assert pytest_output(pytester)[-1] == "close"
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -406,14 +407,14 @@ def test_pytest_benchmark_gets_a_round_for_each_trial(run: Pytest, pytester: pyt
 
 def test_its_commands_compare_two_runs(run: Pytest, pytester: pytest.Pytester) -> None:
     run("tiny.yaml", "--benchmark-json=a.json", "-k", "also-works")
-    run("tiny.yaml", "--benchmark-json=b.json", "-k", "also-works", *slower(0.2))
+    run("tiny.yaml", "--benchmark-json=b.json", "-k", "also-works", *slow_down(0.2))
     shown = compare("compare", "a.json", "b.json", "--columns=mean,rounds")
     (first, second) = [line.split() for line in shown.splitlines() if line.startswith(ALSO_WORKS)]
     assert first[1:] == ["(a)", "100.5000", "(1.0)", "2"]
     assert second[1:] == ["(b)", "201.0000", "(2.00)", "2"]
 
 
-def slower(step_s: float) -> list[str]:
+def slow_down(step_s: float) -> list[str]:
     return ["--distbench-set", f"launcher.pretend.step_s={step_s}"]
 
 
@@ -421,8 +422,8 @@ def test_compare_fail_stops_what_is_slower_and_passes_what_is_not(run: Pytest) -
     asked = ["--benchmark-compare", "--benchmark-compare-fail=mean:5%"]
     assert run("tiny.yaml", "--benchmark-save=first").ret == 0
     assert run("tiny.yaml", *asked).ret == 0
-    assert run("tiny.yaml", *slower(0.104), *asked).ret == 0
-    done = run("tiny.yaml", *slower(0.106), *asked)
+    assert run("tiny.yaml", *slow_down(0.104), *asked).ret == 0
+    done = run("tiny.yaml", *slow_down(0.106), *asked)
     assert done.ret != 0
     done.stderr.fnmatch_lines(["Performance has regressed:", f"*{WORKS}*Field 'mean' has failed *: 6.0*"])
     done.stdout.fnmatch_lines(["report: *"])
@@ -461,16 +462,10 @@ def test_cases_are_benchmarks(
 
 
 def stored(folder: Path, *records: Record) -> Run:
-    cases = {record.case.id: record.case for record in records}
-    made = info(*cases.values())
-    suite = {"name": "tiny", "measure": {"steps": 4, "trials": 2}}
-    run = Run.create(folder, dataclasses.replace(made, suite=suite), "")
-    for record in records:
-        run.write_record(record)
-    return run
+    return stored_run(folder, *records, suite={"name": "tiny", "measure": {"steps": 4, "trials": 2}})
 
 
-def timed(of: Case, *seconds: float, degraded: str = "") -> list[Record]:
+def timed_records(of: Case, *seconds: float, degraded: str = "") -> list[Record]:
     columns = {
         **COLUMNS,
         "step_s": {"unit": "s", "better": "lower", "over_ranks": "max", "doc": "Time of a step."},
@@ -485,7 +480,9 @@ def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ddp, dp, fsdp = case("ddp"), case("dp"), case("fsdp\x1b[31m")
-    run = stored(tmp_path, *timed(ddp, 0.3, 0.1), failed(dp), *timed(fsdp, 0.2, degraded="a band"))
+    run = stored(
+        tmp_path, *timed_records(ddp, 0.3, 0.1), failed(dp), *timed_records(fsdp, 0.2, degraded="a band")
+    )
     storage = tmp_path / "storage"
     assert main(["export", str(run.folder), "--to", "pytest-benchmark", "--into", str(storage)]) == 0
     said = capsys.readouterr()
@@ -504,7 +501,7 @@ def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(
 
 
 def test_what_was_exported_is_not_exported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = stored(tmp_path, *timed(case("ddp"), 0.1))
+    run = stored(tmp_path, *timed_records(case("ddp"), 0.1))
     command = ["export", str(run.folder), "--to", "pytest-benchmark"]
     assert [main(command), main(command)] == [0, 2]
     assert "was exported before" in capsys.readouterr().err
@@ -527,7 +524,7 @@ def test_an_exported_run_is_a_baseline_for_pytest(run: Pytest, pytester: pytest.
     assert done.returncode == 0, done.stderr
     asked = ["--benchmark-compare=0001", "--benchmark-compare-fail=mean:5%"]
     assert run("tiny.yaml", *asked).ret == 0
-    assert run("tiny.yaml", *slower(0.2), *asked).ret != 0
+    assert run("tiny.yaml", *slow_down(0.2), *asked).ret != 0
 
 
 def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
@@ -563,7 +560,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
     )
     done = run(test)
     done.assert_outcomes(passed=3)
-    assert told(pytester).count("open") == 2
+    assert pytest_output(pytester).count("open") == 2
     assert not (pytester.path / "reports").exists()
 
 

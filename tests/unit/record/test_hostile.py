@@ -32,7 +32,7 @@ from distbench.system import files
 from support.fault_table import Drill
 from support.fuzzing import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
 from support.pretended_suites import SUITE
-from support.records import case, failed, info, job_of, measured
+from support.records import case, failed, info, job_of, measured, stored_run
 from support.runs import QUICK, Done, call, run_in
 
 CODE = '1); __import__("os").system("touch PWNED"); print(1'
@@ -40,9 +40,7 @@ CODE = '1); __import__("os").system("touch PWNED"); print(1'
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    stored = Run.create(tmp_path / "runs", info(case()), "")
-    stored.write_record(measured(case()))
-    return stored
+    return stored_run(tmp_path / "runs", measured(case()))
 
 
 def record_of(run: Run) -> Path:
@@ -60,7 +58,7 @@ def changed(file: Path, *keys: str, to: Any) -> None:
 
 
 @contextmanager
-def within(seconds: float = MOST_SECONDS) -> Iterator[None]:
+def run_within_limits(seconds: float = MOST_SECONDS) -> Iterator[None]:
     """Fail if the body waits for longer; what never returns is interrupted."""
 
     def late(*_: object) -> None:
@@ -78,7 +76,7 @@ def within(seconds: float = MOST_SECONDS) -> Iterator[None]:
 def refused(drill: Drill, *words: str) -> Done:
     """Call a command that should tell what it can't read, and at once."""
     began = time.monotonic()
-    with within():
+    with run_within_limits():
         done = call(*words)
     drill.noticed(time.monotonic() - began)
     drill.seen(done.stderr)
@@ -86,22 +84,22 @@ def refused(drill: Drill, *words: str) -> Done:
     return done
 
 
-def fifo(file: Path) -> None:
+def named_pipe(file: Path) -> None:
     file.unlink(missing_ok=True)
     os.mkfifo(file)
 
 
-def zeros(file: Path) -> None:
+def zero_file(file: Path) -> None:
     file.unlink(missing_ok=True)
     file.symlink_to("/dev/zero")
 
 
-def enormous(file: Path) -> None:
+def sparse_file(file: Path) -> None:
     with file.open("wb") as stream:
         stream.truncate(1 << 40)
 
 
-OTHER_FILES = {"a FIFO": fifo, "a link to /dev/zero": zeros, "a file of 1 TiB": enormous}
+OTHER_FILES = {"a FIFO": named_pipe, "a link to /dev/zero": zero_file, "a file of 1 TiB": sparse_file}
 
 
 @pytest.mark.parametrize("name", ["record.json", "samples.parquet", "run.json"])
@@ -120,9 +118,9 @@ def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(
     done = refused(drill, "show", str(run.folder))
     assert name in done.stderr
     told = {
-        fifo: "not a regular file",
-        zeros: "a symbolic link, which is not followed",
-        enormous: "larger than",
+        named_pipe: "not a regular file",
+        zero_file: "a symbolic link, which is not followed",
+        sparse_file: "larger than",
     }
     assert told[OTHER_FILES[what]] in done.stderr
 
@@ -141,7 +139,7 @@ def test_a_folder_of_trials_that_is_a_link_is_not_followed(
 
 @pytest.mark.drill("plan of a suite that is a FIFO")
 def test_a_suite_that_is_no_regular_file_is_refused(tmp_path: Path, drill: Drill) -> None:
-    fifo(tmp_path / "suite.yaml")
+    named_pipe(tmp_path / "suite.yaml")
     done = refused(drill, "plan", str(tmp_path / "suite.yaml"))
     assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
 
@@ -204,7 +202,7 @@ def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(
     assert f"more than {MAX_JSON_VALUES:,} values" in refused(drill, "show", str(run.folder)).stderr
 
 
-def bomb(file: Path, query: str) -> None:
+def decompression_bomb(file: Path, query: str) -> None:
     """Put a small Parquet file in the place of *file* that stands for gigabytes, with a digest that fits."""
     duckdb.execute(f"copy ({query}) to '{file}' (format parquet, compression zstd)")
     assert file.stat().st_size < 1 << 20
@@ -225,7 +223,7 @@ BOMBS = {
 def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
     run: Run, drill: Drill, what: str
 ) -> None:
-    bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
+    decompression_bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
     run.write_record(measured(case(), round_=1))
     done = refused(drill, "show", str(run.folder), "--json")
     assert (done.returncode, "0/samples.parquet: " in done.stderr) == (0, True)
@@ -282,7 +280,7 @@ def test_an_export_does_not_leave_the_run_by_a_link(run: Run, tmp_path: Path, dr
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def of(strategy: str, **options: Any) -> Case:
+def case_with_options(strategy: str, **options: Any) -> Case:
     return case(strategy, strategy=PluginChoice(strategy, options))
 
 
@@ -291,10 +289,13 @@ INJECTIONS = {
     "seed": ("torch", dataclasses.replace(case(), seed=CODE)),  # type: ignore[arg-type]
     "world size": ("torch", dataclasses.replace(case("dp"), world_size=CODE)),  # type: ignore[arg-type]
     "device": ("torch", dataclasses.replace(case(), device=CODE)),  # type: ignore[arg-type]
-    "an option of ddp": ("torch", of("ddp", static_graph=CODE)),
-    "an option of ddp, for Accelerate": ("accelerate", of("ddp", gradient_as_bucket_view=CODE)),
-    "an option of fsdp": ("torch", of("fsdp", reshard_root=CODE)),
-    "the replicas of fsdp": ("torch", of("fsdp", sharding="hybrid", replicas=CODE)),
+    "an option of ddp": ("torch", case_with_options("ddp", static_graph=CODE)),
+    "an option of ddp, for Accelerate": (
+        "accelerate",
+        case_with_options("ddp", gradient_as_bucket_view=CODE),
+    ),
+    "an option of fsdp": ("torch", case_with_options("fsdp", reshard_root=CODE)),
+    "the replicas of fsdp": ("torch", case_with_options("fsdp", sharding="hybrid", replicas=CODE)),
 }
 
 
@@ -313,8 +314,7 @@ def test_no_value_of_a_record_becomes_code(tmp_path: Path, drill: Drill, what: s
 
 def test_a_script_calls_the_same_whatever_its_case_is_called(tmp_path: Path) -> None:
     def calls(name: str) -> list[str]:
-        run = Run.create(tmp_path / str(len(name)), info(case(name=name)), "")
-        run.write_record(measured(case(name=name)))
+        run = stored_run(tmp_path / str(len(name)), measured(case(name=name)))
         done = call("adopt", str(run.folder), "ddp", "--as", "torch", "--json")
         (script,) = json.loads(done.stdout)["files"].values()
         return [ast.unparse(node.func) for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
@@ -328,8 +328,7 @@ FORMULA = "=cmd|' /C calc'!A0"
 @pytest.mark.drill("a case called =cmd|... as CSV")
 @pytest.mark.parametrize("words", [("query", "select case_name, world_size from cases"), ("show",)])
 def test_no_cell_of_csv_is_a_formula(tmp_path: Path, drill: Drill, words: tuple[str, ...]) -> None:
-    run = Run.create(tmp_path, info(case(name=FORMULA)), "")
-    run.write_record(measured(case(name=FORMULA)))
+    run = stored_run(tmp_path, measured(case(name=FORMULA)))
     form = ("--format", "csv") if words[0] == "query" else ("--csv",)
     done = refused(drill, *words, str(run.folder), *form)
     assert done.returncode == 0
@@ -345,8 +344,7 @@ def test_a_number_below_zero_stays_a_number_in_csv(run: Run) -> None:
 @pytest.mark.drill("a case called <img ...>, [link](...) and @everyone as Markdown")
 def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path: Path, drill: Drill) -> None:
     name = "<img src=x> [x](https://example.org) @everyone a|b"
-    run = Run.create(tmp_path, info(case(name=name)), "")
-    run.write_record(measured(case(name=name)))
+    run = stored_run(tmp_path, measured(case(name=name)))
     done = refused(
         drill, "query", "select case_name as '<b>' from cases", str(run.folder), "--format", "markdown"
     )
@@ -418,7 +416,8 @@ def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoilt", [fifo, zeros, enormous, lambda file: file.write_text('{"format": 1, "cases": {"x": 5}}')]
+    "spoilt",
+    [named_pipe, zero_file, sparse_file, lambda file: file.write_text('{"format": 1, "cases": {"x": 5}}')],
 )
 @pytest.mark.drill("a calibration that is no file, or no calibration")
 def test_a_calibration_that_can_not_be_read_is_none(
@@ -428,11 +427,11 @@ def test_a_calibration_that_can_not_be_read_is_none(
     file = calibration.calibration_file()
     file.parent.mkdir(parents=True)
     spoilt(file)
-    with within():
+    with run_within_limits():
         assert calibration.load_calibrations(MeasureConfig()) == {}
 
 
-def contradictory(run: Run) -> None:
+def contradictory_records(run: Run) -> None:
     """Have *run* hold a check whose tables lack what its job says."""
     checked = dataclasses.replace(
         measured(case("fsdp")), job=job_of("check", role="reference", reference="x")
@@ -444,7 +443,7 @@ def contradictory(run: Run) -> None:
 def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
     run: Run, drill: Drill
 ) -> None:
-    contradictory(run)
+    contradictory_records(run)
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
@@ -460,7 +459,7 @@ def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
 def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
     run: Run, tmp_path: Path, drill: Drill
 ) -> None:
-    contradictory(run)
+    contradictory_records(run)
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"))
     done = refused(drill, "gate", str(tmp_path / "suite.yaml"), *words)
@@ -468,7 +467,7 @@ def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
     assert "are inconsistent" in done.stderr
 
 
-LAUNCHING = {
+LAUNCHING_COMMANDS = {
     "init",
     "completion",
     "run",
@@ -490,7 +489,7 @@ def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
         file.stem.rstrip("_"): file.read_text() for file in Path(commands.__path__[0]).glob("[!_]*.py")
     }
     readers = {name for name, source in sources.items() if "@reads_runs\n" in source}
-    assert readers == sources.keys() - LAUNCHING
+    assert readers == sources.keys() - LAUNCHING_COMMANDS
     assert readers == {command.words[0] for command in COMMANDS}, "fuzzing.py tries them all"
 
 

@@ -23,11 +23,11 @@ from distbench.record import lock
 from distbench.record.run_folder import Run
 from support.fault_table import Drill
 from support.paused_command import Held, hear_hangups, until
-from support.records import case, info, measured
+from support.records import case, measured, stored_run
 from support.runs import call
 
 # of several that differ in little, run by tox -e drills and -e deep
-RARELY = pytest.mark.train, pytest.mark.deep
+LONG_HEARTBEAT = pytest.mark.train, pytest.mark.deep
 
 
 @pytest.fixture
@@ -40,12 +40,10 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Run:
-    run = Run.create(tmp_path, info(case()), "strategies: [ddp]\n")
-    run.write_record(measured(case()))
-    return run
+    return stored_run(tmp_path, measured(case()))
 
 
-def shown(run: Run) -> str:
+def run_state(run: Run) -> str:
     return str(json.loads(call("show", str(run.folder), "--json").stdout)["state"])
 
 
@@ -57,13 +55,13 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
     drill.seen(refused.stderr)
     assert refused.returncode == 2
     assert f"in use by process {held.process.pid} on {socket.gethostname()} since 20" in refused.stderr
-    assert shown(held.run) == "running"
+    assert run_state(held.run) == "running"
     copied = Run(Path(shutil.copytree(held.folder, held.folder.parent / "copied")))
-    assert shown(copied) == "interrupted", "a copy is nobody's"
+    assert run_state(copied) == "interrupted", "a copy is nobody's"
     held.let_go()
     assert held.end()[0] == 0
     assert held.rounds() == [0, 1, 2]
-    assert shown(held.run) == "finished"
+    assert run_state(held.run) == "finished"
     assert (held.folder / lock.LOCK_FILE).read_text() == "", "no host name stays in the folder"
 
 
@@ -71,14 +69,14 @@ def test_a_run_that_is_running_is_not_resumed_and_loses_nothing(held: Held, dril
 def test_a_killed_run_is_interrupted_and_owned_by_nobody(held: Held, drill: Drill) -> None:
     held.process.kill()
     held.process.communicate()
-    assert shown(held.run) == "interrupted"
+    assert run_state(held.run) == "interrupted"
     held.let_go()
     resumed = call("run", "--resume", str(held.folder))
     drill.seen(resumed.stderr)
     assert resumed.returncode == 0, resumed.stderr
     assert f"the previous session was killed: process {held.process.pid} on" in resumed.stderr
     assert held.rounds() == [0, 1, 2]
-    assert shown(held.run) == "finished"
+    assert run_state(held.run) == "finished"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_a_killed_run_is_interrupted_and_owned_by_nobody(held: Held, drill: Dril
     [
         pytest.param([signal.SIGINT], marks=pytest.mark.drill("Ctrl-C, in a folder with an odd name")),
         pytest.param([signal.SIGINT] * 2, marks=pytest.mark.drill("Ctrl-C twice")),
-        pytest.param([signal.SIGTERM], marks=(pytest.mark.drill("SIGTERM"), *RARELY)),
+        pytest.param([signal.SIGTERM], marks=(pytest.mark.drill("SIGTERM"), *LONG_HEARTBEAT)),
         pytest.param([signal.SIGHUP] * 2, marks=pytest.mark.drill("SIGHUP, as kernel and shell send it")),
     ],
     ids=["once", "twice", "term", "hangup"],
@@ -103,7 +101,7 @@ def test_what_is_stopped_prints_a_line_that_resumes_it_in_a_shell(
     assert line.partition("resume with: ")[2] in call("show", str(held.folder)).stderr
     command = shlex.split(line.partition("resume with: ")[2])
     assert command == ["distbench", "run", "--resume", str(held.folder)]
-    assert shown(held.run) == "interrupted"
+    assert run_state(held.run) == "interrupted"
     held.let_go()
     resumed = call(*command[1:])
     assert resumed.returncode == 0, resumed.stderr
@@ -119,7 +117,7 @@ def test_impatience_loses_nothing(held: Held) -> None:
         time.sleep(0.01)
     code, _, errors = held.end()
     assert code in (130, -signal.SIGINT), errors
-    assert shown(held.run) == "interrupted"
+    assert run_state(held.run) == "interrupted"
     held.let_go()
     assert call("run", "--resume", str(held.folder)).returncode == 0
     assert held.rounds() == [0, 1, 2]
@@ -147,7 +145,7 @@ def test_of_two_that_resume_a_run_one_does(held: Held, drill: Drill) -> None:
 @pytest.mark.deep
 def test_a_report_that_was_cut_short_loses_no_number(held: Held) -> None:
     held.let_go()
-    until(lambda: shown(held.run) == "finished", held.process)
+    until(lambda: run_state(held.run) == "finished", held.process)
     held.process.kill()
     held.process.communicate()
     assert held.rounds() == [0, 1, 2]
@@ -156,15 +154,15 @@ def test_a_report_that_was_cut_short_loses_no_number(held: Held) -> None:
 
 
 @pytest.fixture
-def unread(tmp_path: Path) -> Iterator[Unread]:
-    started = Unread(tmp_path / "it's  unread")
+def unread_pipe(tmp_path: Path) -> Iterator[UnreadPipe]:
+    started = UnreadPipe(tmp_path / "it's  unread")
     yield started
     started.held.process.kill()
     started.held.process.communicate()
     started.close()
 
 
-class Unread:
+class UnreadPipe:
     """A command whose trials have ended, and that waits to print its results into a pipe that is full."""
 
     def __init__(self, folder: Path, *words: str) -> None:
@@ -191,24 +189,24 @@ class Unread:
     [
         pytest.param(signal.SIGTERM, marks=pytest.mark.drill("SIGTERM while the results are printed")),
         pytest.param(
-            signal.SIGINT, marks=(pytest.mark.drill("Ctrl-C while the results are printed"), *RARELY)
+            signal.SIGINT, marks=(pytest.mark.drill("Ctrl-C while the results are printed"), *LONG_HEARTBEAT)
         ),
         pytest.param(
-            signal.SIGHUP, marks=(pytest.mark.drill("SIGHUP while the results are printed"), *RARELY)
+            signal.SIGHUP, marks=(pytest.mark.drill("SIGHUP while the results are printed"), *LONG_HEARTBEAT)
         ),
     ],
 )
 def test_what_is_stopped_after_its_last_trial_prints_a_line_that_writes_its_report(
-    unread: Unread, drill: Drill, number: int
+    unread_pipe: UnreadPipe, drill: Drill, number: int
 ) -> None:
-    held = unread.held
+    held = unread_pipe.held
     code, _, errors = held.end(number)
     drill.seen(errors.splitlines()[-1])
     assert code == 130, errors
     (line,) = [line for line in errors.splitlines() if line.startswith("stopped")]
     command = shlex.split(line.partition("write the report with: ")[2])
     assert command == ["distbench", "report", str(held.folder)]
-    assert shown(held.run) == "finished" and held.rounds() == [0, 1, 2]
+    assert run_state(held.run) == "finished" and held.rounds() == [0, 1, 2]
     assert call(*command[1:]).returncode == 0
     assert (held.folder / "report.html").is_file()
 
@@ -217,10 +215,10 @@ def test_what_is_stopped_after_its_last_trial_prints_a_line_that_writes_its_repo
 @pytest.mark.train
 @pytest.mark.deep
 def test_what_is_stopped_in_its_report_leaves_none_and_says_how_to_write_it(
-    unread: Unread, drill: Drill
+    unread_pipe: UnreadPipe, drill: Drill
 ) -> None:
-    held = unread.held
-    unread.read()
+    held = unread_pipe.held
+    unread_pipe.read()
     held.process.send_signal(signal.SIGSTOP)
     assert not (held.folder / "report.html").exists()
     code, _, errors = held.end(signal.SIGTERM, signal.SIGCONT)
@@ -234,7 +232,7 @@ def test_what_is_stopped_in_its_report_leaves_none_and_says_how_to_write_it(
 @pytest.mark.train
 @pytest.mark.deep
 def test_a_gate_that_is_stopped_while_it_prints_has_its_verdict_later(tmp_path: Path, drill: Drill) -> None:
-    unread = Unread(tmp_path, "gate", "--self-test")
+    unread = UnreadPipe(tmp_path, "gate", "--self-test")
     code, _, errors = unread.held.end(signal.SIGTERM)
     unread.close()
     drill.seen(errors.splitlines()[-1])
@@ -268,10 +266,10 @@ def test_a_gate_has_one_owner_and_resumes_after_a_kill(tmp_path: Path, drill: Dr
     assert refused.returncode == 2 and f"in use by process {held.process.pid}" in refused.stderr
     held.process.kill()
     held.process.communicate()
-    assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"interrupted"}
+    assert {run_state(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"interrupted"}
     held.let_go()
     assert call(*again).returncode in (0, 3)
-    assert {shown(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"finished"}
+    assert {run_state(Run(held.folder / arm)) for arm in ("baseline", "candidate")} == {"finished"}
 
 
 @pytest.mark.drill("the terminal closes")
@@ -285,7 +283,7 @@ def test_a_run_whose_terminal_closes_is_stopped_with_its_report(tmp_path: Path, 
     held.process.wait(timeout=120)
     drill.noticed(time.monotonic() - began)
     assert held.process.returncode == 130
-    assert shown(held.run) == "interrupted"
+    assert run_state(held.run) == "interrupted"
     assert (held.folder / "report.html").is_file()
 
 
@@ -303,7 +301,7 @@ def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
     held.process.send_signal(signal.SIGHUP)
     held.let_go()
     assert held.end()[0] == 0
-    assert shown(held.run) == "finished"
+    assert run_state(held.run) == "finished"
 
 
 def test_nobody_but_the_owner_gets_the_folder_until_the_owner_lets_go(stored: Run) -> None:

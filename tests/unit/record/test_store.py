@@ -17,7 +17,7 @@ from distbench.core.errors import InfrastructureError, RecordError, UsageError
 from distbench.record import FORMAT_VERSION, Record, Status
 from distbench.record.run_folder import Run, write_json
 from distbench.system.files import slug
-from support.records import case, failed, info, measured
+from support.records import case, failed, info, measured, stored_run
 
 
 @pytest.fixture
@@ -168,8 +168,7 @@ def test_a_disk_that_is_full_leaves_no_half_trial(run: Run, small_files: None) -
 
 @pytest.mark.parametrize("folder", ["a[1]*", "key=value", "it's", "~"])
 def test_a_run_lies_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
-    run = Run.create(tmp_path / folder, info(case()), "")
-    run.write_record(measured(case()))
+    run = stored_run(tmp_path / folder, measured(case()))
     assert list(run.records()) == [measured(case())]
 
 
@@ -227,9 +226,7 @@ def test_a_name_becomes_one_safe_file_name(name: str) -> None:
 
 def test_a_record_whose_warm_up_was_not_finite_is_read_back(tmp_path: Path) -> None:
     broken = replace(measured(case()), status=Status.INVALID_NAN, warmup_losses=[[None], [3.0]])
-    run = Run.create(tmp_path, info(case()), "")
-    run.write_record(broken)
-    (stored,) = run.records()
+    (stored,) = stored_run(tmp_path, broken).records()
     assert stored.warmup_losses == [[None], [3.0]]
 
 

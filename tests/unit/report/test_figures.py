@@ -13,7 +13,6 @@ from distbench.analysis.candidates import pareto_fronts
 from distbench.analysis.case_summary import CaseSummary, summarize_cases, trials_with
 from distbench.analysis.communication import message_bandwidths
 from distbench.analysis.ranks import notable_rank_times
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
 from distbench.analysis.training_curves import consumed_per_step
 from distbench.analysis.wording.findings import FAILURE_ADVICE
@@ -39,7 +38,7 @@ from distbench.views.charts.palette import (
     collective_color,
 )
 from support.check_records import check_record, differing, none, reference, rounding
-from support.records import case, failed, info, measured, with_options
+from support.records import case, failed, measured, run_info, run_of, with_options
 
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
 MIB = 2**20
@@ -50,21 +49,19 @@ MEANINGS = {collective_color("other"), COPIES, GREY, *(colour for each in MAPS f
 
 
 def rows(*records: Record) -> list[CaseSummary]:
-    cases = list({record.case_id: record.case for record in records}.values())
-    return summarize_cases(info(*cases), records)
+    return summarize_cases(run_info(*records), records)
 
 
 def page(*records: Record) -> dict[str, Chapter]:
-    cases = list({record.case_id: record.case for record in records}.values())
-    return {chapter.id: chapter for chapter in chapters(RunAnalysis(info(*cases), records))}
+    return {chapter.id: chapter for chapter in chapters(run_of(*records))}
 
 
-def chart(found: dict[str, Chapter], id_: str) -> Chart:
+def chart_of(found: dict[str, Chapter], id_: str) -> Chart:
     (one,) = [chart for chapter in found.values() for chart in chapter.charts if chart.id == id_]
     return one
 
 
-def profiled(of: Case, tokens_per_s: float, exposed: float, work: list[list[float]]) -> Record:
+def profiled_record(of: Case, tokens_per_s: float, exposed: float, work: list[list[float]]) -> Record:
     """Return a record whose step takes 10 s under the profiler, *exposed* s of it in communication."""
     parts = {"data": 0.0, "forward": 3.0, "backward": 6.0 - exposed, "optimizer": 1.0, "other": 0.0}
     values = {f"profile_{part}_s": seconds for part, seconds in parts.items()}
@@ -109,7 +106,7 @@ def two_devices(record: Record) -> ScalingPoint:
 
 
 def test_where_the_efficiency_goes_adds_up_to_one() -> None:
-    found = efficiency_breakdown(two_devices(profiled(DDP, 150, 2.0, [[9.0], [10.0]])))
+    found = efficiency_breakdown(two_devices(profiled_record(DDP, 150, 2.0, [[9.0], [10.0]])))
     assert isinstance(found, EfficiencyBreakdown)
     # an average rank waits (1 + 0) / 2 of 10 s; 2 s are exposed in all
     assert found.efficiency == 0.75
@@ -119,7 +116,7 @@ def test_where_the_efficiency_goes_adds_up_to_one() -> None:
 
 
 def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_work() -> None:
-    found = efficiency_breakdown(two_devices(profiled(DDP, 230, 0.5, [[5.0], [5.0]])))
+    found = efficiency_breakdown(two_devices(profiled_record(DDP, 230, 0.5, [[5.0], [5.0]])))
     assert isinstance(found, EfficiencyBreakdown)
     assert (found.waiting, found.transfer) == (0.05, 0.0)
     assert found.work == pytest.approx(1 - 1.15 - 0.05)
@@ -127,7 +124,9 @@ def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_w
 
 def test_where_the_efficiency_goes_is_not_guessed_without_a_profile() -> None:
     assert efficiency_breakdown(two_devices(measured(DDP, 150))) == "no step was profiled"
-    assert efficiency_breakdown(two_devices(profiled(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
+    assert (
+        efficiency_breakdown(two_devices(profiled_record(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
+    )
 
 
 def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
@@ -157,14 +156,14 @@ def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> 
         (0, 90, ""),
         (1, 70, "a busy neighbour"),
     ]
-    strip = chart(page(*records), "trials-throughput").figure["data"][0]
+    strip = chart_of(page(*records), "trials-throughput").figure["data"][0]
     assert strip["x"] == [90, 70]
     assert [symbol.endswith("-open") for symbol in strip["marker"]["symbol"]] == [False, True]
 
 
 def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
-    late = profiled(DDP, 100, 2.0, [[1.0, 1.0], [2.0, 2.0]])
-    even = profiled(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
+    late = profiled_record(DDP, 100, 2.0, [[1.0, 1.0], [2.0, 2.0]])
+    even = profiled_record(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
     found = page(late, even)["ranks"].charts
     assert {each.title: each.finding.partition(":")[0] for each in found} == {
         "ddp": "Straggler in this trial",
@@ -176,7 +175,7 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
 
 
 def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:
-    records = [profiled(case("ddp", seed=i), 100 + i, 2.0, [[1.0], [2.0]]) for i in range(9)]
+    records = [profiled_record(case("ddp", seed=i), 100 + i, 2.0, [[1.0], [2.0]]) for i in range(9)]
     assert len(notable_rank_times(rows(*records), 4)) == 4
 
 
@@ -217,7 +216,7 @@ def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:
 
 
 def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
-    found = chart(page(profiled(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
+    found = chart_of(page(profiled_record(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
     # ms of a step of 9 s without the profiler, though it takes 10 s with it
     assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(9000)
     assert "ddp, 20%" in found.finding
@@ -225,7 +224,7 @@ def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
 
 def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
     records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MAX_CHART_CASES + 2)]
-    found = chart(page(*records), "trials-throughput")
+    found = chart_of(page(*records), "trials-throughput")
     assert len(found.figure["data"]) == MAX_CHART_CASES + 1
     assert f"{MAX_CHART_CASES} fastest of {MAX_CHART_CASES + 2}" in found.caption
     assert len(found.table.rows) == MAX_CHART_CASES + 2
@@ -269,7 +268,9 @@ def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> Non
     same = check_record(FSDP, "case", {"case": none})
     same = replace(same, job=with_options(same.job, of=FSDP.id))
     checks = [reference(), check_record(DDP, "case", {"case": rounding}), differing(ZERO), same]
-    found = chart(page(*(measured(each) for each in (case("single", 1), DDP, FSDP, ZERO)), *checks), ENVELOPE)
+    found = chart_of(
+        page(*(measured(each) for each in (case("single", 1), DDP, FSDP, ZERO)), *checks), ENVELOPE
+    )
     limit, *marks = found.figure["data"]
     assert limit["x"] == [1, 1]
     furthest: dict[str, float] = {}
@@ -321,7 +322,7 @@ def test_sizes_and_speeds_have_round_ticks() -> None:
 
 def test_ranks_are_drawn_on_one_scale_and_by_their_nodes() -> None:
     of = case("ddp", 4)
-    late = profiled(of, 100, 2.0, [[1.0], [1.0], [1.05], [1.5]])
+    late = profiled_record(of, 100, 2.0, [[1.0], [1.0], [1.05], [1.5]])
     (found,) = page(replace(late, nodes={"b": [1, 3], "a": [0, 2]}))["ranks"].charts
     (trace,) = found.figure["data"]
     assert (trace["zmin"], trace["zmax"]) == (0.8, 1.2)
@@ -347,7 +348,7 @@ def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_whe
     phases = [{"rank": 0, "micro_batch": 0, "phase": p, "peak": peak, **kinds} for p, peak in ends.items()]
     of = case("ddp", device="cuda")
     record = replace(measured(of), tables={"memory": phases}, environment={"gpu_memory_bytes": [12 * MIB]})
-    made = chart(page(record), "memory-steps").figure
+    made = chart_of(page(record), "memory-steps").figure
     drawn = {trace["name"]: trace["x"] for trace in made["data"]}
     assert drawn == {
         "parameters": [2, 2, 2],
@@ -358,6 +359,6 @@ def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_whe
     (one,) = made["layout"]["pair"]["cases"]
     assert one["axis"]["ticktext"] == ["forward", "backward", "optimizer"]
     far = replace(record, environment={"gpu_memory_bytes": [80 << 30]})
-    assert len(chart(page(far), "memory-steps").figure["data"]) == 3, "bars would be too short to read"
+    assert len(chart_of(page(far), "memory-steps").figure["data"]) == 3, "bars would be too short to read"
     untold = replace(record, tables={"memory": [{**row, "peak": None} for row in phases]})
     assert "memory-steps" not in [each.id for each in page(untold)["memory"].charts]

@@ -12,22 +12,19 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
-from distbench.record.run_folder import Run
 from distbench.report import page
 from distbench.report.overview import overview_text
-from support.records import case, failed, info, measured, unsupported
+from support.records import case, failed, info, measured, run_of, stored_run, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
 
 
 def table(*records: Record, width: int = 80) -> str:
-    cases = list({record.case_id: record.case for record in records}.values())
-    return overview_text(RunAnalysis(info(*cases), records), width)
+    return overview_text(run_of(*records), width)
 
 
 def rendered(*records: Record) -> str:
-    cases = list({record.case_id: record.case for record in records}.values())
-    return page.render(RunAnalysis(info(*cases), records))
+    return page.render(run_of(*records))
 
 
 def test_the_table_fits_eighty_columns() -> None:
@@ -90,7 +87,7 @@ def test_nothing_in_a_name_or_a_reason_acts_on_the_terminal() -> None:
 
 
 def test_a_run_without_cases_has_a_table_that_says_so() -> None:
-    assert "no cases" in overview_text(RunAnalysis(info(), []))
+    assert "no cases" in table()
 
 
 def test_a_column_that_nobody_knows_is_on_the_page_with_its_definition() -> None:
@@ -123,13 +120,12 @@ def test_the_page_says_what_was_not_the_same_in_all_trials() -> None:
 
 @pytest.mark.parametrize("reason", ["caf\udce9", "lone \ud800", "nul \x00"])
 def test_a_reason_with_bytes_that_are_no_text_does_not_cost_the_report(tmp_path: Path, reason: str) -> None:
-    run = Run.create(tmp_path, info(DDP), "")
-    run.write_record(failed(DDP, reason))
+    run = stored_run(tmp_path, failed(DDP, reason))
     assert "failures-title" in page.write(run.folder, RunAnalysis.read(run)).read_text(encoding="utf-8")
 
 
 def test_a_page_that_can_not_be_written_is_an_error_of_the_machine(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, info(DDP), "")
+    run = stored_run(tmp_path, measured(DDP))
     (run.folder / "report.html").mkdir()
     with pytest.raises(InfrastructureError, match=r"report\.html: can't be written"):
         page.write(run.folder, RunAnalysis.read(run))

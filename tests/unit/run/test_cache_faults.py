@@ -26,14 +26,15 @@ from distbench.system import build_cache
 from distbench.system.machine import cache_folder
 from support.fault_table import Drill
 from support.runs import PLUGINS, QUICK, Done, Finished
+from support.suites import write_suite
 
 Run = Callable[..., Finished]
 Command = Callable[..., Done]
-WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
+SUITE = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
 
-class Preparing:
+class Preparation:
     """Prepares strategies of the plug-in ``compiled`` in a process of its own, without torch."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,7 @@ class Preparing:
     ) -> tuple[subprocess.Popen[bytes], BuildJournalReader]:
         """Start to prepare a strategy that *does* so; *name* keeps the files of two of them apart."""
         suite = self.folder / f"{name}.yaml"
-        suite.write_text(f"{WORK}strategies: [{{compiled: {{does: {does}}}}}]\n")
+        suite.write_text(f"{SUITE}strategies: [{{compiled: {{does: {does}}}}}]\n")
         file = suite.with_suffix(".json")
         (case,) = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
         write_items(file, [BuildItem("strategy", case.label, case.to_json())])
@@ -73,9 +74,9 @@ class Preparing:
 
 
 @pytest.fixture
-def preparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparing:
+def preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparation:
     """Prepare strategies in a cache of their own."""
-    return Preparing(tmp_path, monkeypatch)
+    return Preparation(tmp_path, monkeypatch)
 
 
 def truncate(library: Path) -> None:
@@ -102,26 +103,26 @@ def overwrite(library: Path) -> None:
     ],
 )
 def test_a_damaged_library_is_built_again_and_named(
-    preparing: Preparing, drill: Drill, damage: Callable[[Path], None]
+    preparation: Preparation, drill: Drill, damage: Callable[[Path], None]
 ) -> None:
-    assert preparing("works").notes == []
-    damage(preparing.library)
-    ended = preparing("works")
+    assert preparation("works").notes == []
+    damage(preparation.library)
+    ended = preparation("works")
     assert ended.failed == ""
     (note,) = ended.notes
     drill.seen(note)
-    assert f"rebuilt {preparing.library}, because the cached copy was damaged (" in note
-    assert ctypes.CDLL(str(preparing.library)).mine
-    assert preparing("works").notes == []
-    assert preparing.builds() == 2, "it is mended once"
+    assert f"rebuilt {preparation.library}, because the cached copy was damaged (" in note
+    assert ctypes.CDLL(str(preparation.library)).mine
+    assert preparation("works").notes == []
+    assert preparation.builds() == 2, "it is mended once"
 
 
 @pytest.mark.drill("cache: two runs at once, cold")
-def test_two_preparations_of_one_cache_build_a_library_once(preparing: Preparing) -> None:
-    both = [preparing.start("works", name) for name in ("one", "other")]
+def test_two_preparations_of_one_cache_build_a_library_once(preparation: Preparation) -> None:
+    both = [preparation.start("works", name) for name in ("one", "other")]
     assert [process.wait() for process, _ in both] == [0, 0]
     assert [event.failed for _, journal in both for event in journal.read_new()] == [""] * 4
-    assert preparing.builds() == 1
+    assert preparation.builds() == 1
 
 
 def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path: Path) -> None:
@@ -138,39 +139,39 @@ def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")
-def test_a_builder_that_is_killed_holds_nobody_up(preparing: Preparing) -> None:
-    killed, _ = preparing.start("works", "killed", COMPILES="hangs")
-    while not preparing.builds():
+def test_a_builder_that_is_killed_holds_nobody_up(preparation: Preparation) -> None:
+    killed, _ = preparation.start("works", "killed", COMPILES="hangs")
+    while not preparation.builds():
         assert killed.poll() is None
         time.sleep(0.02)
-    waiting, journal = preparing.start("works", "waiting")
+    waiting, journal = preparation.start("works", "waiting")
     while not journal.read_new():
         assert waiting.poll() is None
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     assert waiting.wait() == 0
-    assert ctypes.CDLL(str(preparing.library)).mine
+    assert ctypes.CDLL(str(preparation.library)).mine
 
 
 @pytest.mark.drill("cache: read-only")
 def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
-    preparing: Preparing, drill: Drill
+    preparation: Preparation, drill: Drill
 ) -> None:
     # nobody can make a folder there, not even root
-    ended = preparing("works", DISTBENCH_CACHE="/sys/distbench")
+    ended = preparation("works", DISTBENCH_CACHE="/sys/distbench")
     drill.seen(ended.failed)
     assert "can't write to the cache /sys/distbench (" in ended.failed
     assert "set DISTBENCH_CACHE" in ended.failed
 
 
 @pytest.mark.drill("cache: full")
-def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, drill: Drill) -> None:
-    ended = preparing("fills")
+def test_a_full_disk_is_told_in_the_compilers_last_line(preparation: Preparation, drill: Drill) -> None:
+    ended = preparation("fills")
     drill.seen(ended.failed)
     assert "'compiled': /usr/bin/ld: final link failed: No space left on device; free some" in ended.failed
-    assert f"set DISTBENCH_CACHE (now {preparing.cache})" in ended.failed
-    assert len(ended.failed) < 300 + len(str(preparing.cache))
+    assert f"set DISTBENCH_CACHE (now {preparation.cache})" in ended.failed
+    assert len(ended.failed) < 300 + len(str(preparation.cache))
 
 
 @pytest.mark.parametrize(
@@ -195,8 +196,8 @@ def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
 
 
 @pytest.mark.drill("python of an environment that is not activated")
-def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, drill: Drill) -> None:
-    ended = preparing("looks", PATH="/usr/bin:/bin")
+def test_a_worker_finds_the_tools_of_its_own_environment(preparation: Preparation, drill: Drill) -> None:
+    ended = preparation("looks", PATH="/usr/bin:/bin")
     assert ended.notes == [str(Path(sys.executable).with_name("python"))]
     drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
 
@@ -210,14 +211,14 @@ def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, d
     ],
 )
 def test_a_preparation_that_is_stopped_leaves_no_process(
-    preparing: Preparing, monkeypatch: pytest.MonkeyPatch, drill: Drill, ended_by: signal.Signals
+    preparation: Preparation, monkeypatch: pytest.MonkeyPatch, drill: Drill, ended_by: signal.Signals
 ) -> None:
-    temporary = preparing.folder / "tmp"
+    temporary = preparation.folder / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    suite = preparing.folder / "suite.yaml"
-    suite.write_text(
-        f"{WORK}launcher: {{local: {{warm: false}}}}\nstrategies: [{{compiled: {{does: hangs}}}}]\n"
+    suite = write_suite(
+        preparation.folder,
+        f"{SUITE}launcher: {{local: {{warm: false}}}}\nstrategies: [{{compiled: {{does: hangs}}}}]\n",
     )
     command = [sys.executable, "-m", "distbench", "prepare", str(suite)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -227,14 +228,14 @@ def test_a_preparation_that_is_stopped_leaves_no_process(
     since = time.monotonic()
     process.send_signal(ended_by)
     process.communicate()
-    while processes_with(f"TMPDIR={temporary}"):
+    while processes_with_variable(f"TMPDIR={temporary}"):
         assert time.monotonic() < since + 20
         time.sleep(0.02)
     drill.noticed(time.monotonic() - since)
     assert process.returncode == (130 if ended_by is signal.SIGINT else -signal.SIGKILL)
 
 
-def processes_with(variable: str) -> list[Path]:
+def processes_with_variable(variable: str) -> list[Path]:
     """Living processes, but this one, with *variable* in their environment."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
@@ -275,8 +276,9 @@ def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run,
 
 @pytest.mark.train
 def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n")
+    suite = write_suite(
+        tmp_path, QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n"
+    )
     done = distbench("prepare", str(suite))
     assert done.returncode == 1
     assert re.search(r"^\[\d/\d\] strategy compiled\+fills \(\w+\): failed$", done.stderr, re.MULTILINE)
@@ -293,8 +295,7 @@ def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_pa
 @pytest.mark.deep
 def test_an_op_and_the_allocator_are_mended(run_suite: Run, distbench: Command, tmp_path: Path) -> None:
     text = QUICK + "launcher: local\nstrategies: [ddp, {zero: {stage: 2}}]\n"
-    suite = tmp_path / "prepared.yaml"
-    suite.write_text(text)
+    suite = write_suite(tmp_path, text, "prepared.yaml")
     assert distbench("prepare", str(suite)).returncode == 0
     # links to checkouts that are gone may lie in it
     cache = shutil.copytree(cache_folder(), tmp_path / "cache", symlinks=True)

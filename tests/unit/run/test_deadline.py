@@ -16,8 +16,9 @@ from distbench.run.interruption import AllocationTimeLimit
 from support import fake_slurm
 from support.paused_command import Held
 from support.runs import QUICK, Done, call
+from support.suites import write_suite
 
-LATE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
+SHORT_ALLOCATION = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
 
 
 @pytest.fixture
@@ -62,10 +63,10 @@ def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) ->
 
 
 @pytest.fixture
-def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def short_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """A suite and a run of it, in an allocation that has ten seconds left by now."""
     suite, out = tmp_path / "suite.yaml", tmp_path / "out"
-    suite.write_text(LATE)
+    suite.write_text(SHORT_ALLOCATION)
     assert call("run", str(suite), "--out", str(out)).returncode == 0
     (stored,) = out.iterdir()
     folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
@@ -74,8 +75,8 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     return suite, stored
 
 
-def test_a_suite_that_compare_runs_ends_as_a_run_does(late: tuple[Path, Path]) -> None:
-    suite, stored = late
+def test_a_suite_that_compare_runs_ends_as_a_run_does(short_allocation: tuple[Path, Path]) -> None:
+    suite, stored = short_allocation
     done = call("compare", str(stored), str(suite), "--out", str(stored.parent))
     (begun,) = set(stored.parent.iterdir()) - {stored}
     assert done.returncode == 75
@@ -83,8 +84,8 @@ def test_a_suite_that_compare_runs_ends_as_a_run_does(late: tuple[Path, Path]) -
     assert done.stdout == ""
 
 
-def test_a_gate_against_a_stored_run_can_only_be_started_again(late: tuple[Path, Path]) -> None:
-    suite, stored = late
+def test_a_gate_against_a_stored_run_can_only_be_started_again(short_allocation: tuple[Path, Path]) -> None:
+    suite, stored = short_allocation
     done = call("gate", str(suite), "--baseline", str(stored), "--out", str(stored.parent))
     assert done.returncode == 75
     assert "start it again with the same command and more time" in done.stderr
@@ -121,8 +122,7 @@ def test_no_trial_is_begun_that_would_not_end_before_the_limit(
 ) -> None:
     folder = fake_slurm.install(tmp_path / "slurm", squeue=f'[ "$2" = --jobs=17 ] && echo {left}')
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(LATE)
+    suite = write_suite(tmp_path, SHORT_ALLOCATION)
     done = distbench("run", str(suite), "--out", str(tmp_path / "out"), SLURM_JOB_ID="17")
     assert (done.returncode, told in done.stderr) == (code, True)
     assert ("round 1: measured" in done.stderr) == (code == 0)

@@ -73,8 +73,8 @@ def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
     run = stored(
         tmp_path,
         1,
-        *(noisy(DDP, 1000), measured(DDP, 1000, round_=1)),
-        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(noisy(FSDP, 900), round=2)),
+        *(disturbed(DDP, 1000), measured(DDP, 1000, round_=1)),
+        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(disturbed(FSDP, 900), round=2)),
         *(failed(ZERO), failed(ZERO, round_=1)),
     )
     # the second has its two quiet trials, and the last was never disturbed
@@ -122,12 +122,12 @@ def test_a_quiet_trial_is_not_repeated(run: Run) -> None:
     assert "noisy" not in told
 
 
-def noisy(of: Any, pace: float, **values: float) -> Any:
+def disturbed(of: Any, pace: float, **values: float) -> Any:
     return replace(measured(of, pace, **values), degraded="others took 79% of the CPU time")
 
 
 def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommended(tmp_path: Path) -> None:
-    folder = stored(tmp_path, 1, noisy(FSDP, 900), noisy(DDP, 1000), noisy(ZERO, 950)).folder
+    folder = stored(tmp_path, 1, disturbed(FSDP, 900), disturbed(DDP, 1000), disturbed(ZERO, 950)).folder
     done = call("pick", str(folder))
     text = " ".join(done.stdout.split())
     assert done.returncode == 1
@@ -148,7 +148,7 @@ def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommen
 
 
 def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path: Path) -> None:
-    rows = (noisy(DDP, 1000, memory_peak=3e6), noisy(FSDP, 900, memory_peak=2e6))
+    rows = (disturbed(DDP, 1000, memory_peak=3e6), disturbed(FSDP, 900, memory_peak=2e6))
     folder = stored(tmp_path, 1, *rows).folder
     text = " ".join(call("show", str(folder)).stdout.split())
     assert "Noise does not change memory: fsdp needs the least, 1.91 MiB per device." in text
@@ -157,14 +157,14 @@ def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path: Path) -> 
 
 
 def test_what_would_not_fit_is_in_no_provisional_order(tmp_path: Path) -> None:
-    folder = stored(tmp_path, 1, noisy(DDP, 1000, memory_peak=1e9), noisy(FSDP, 900)).folder
+    folder = stored(tmp_path, 1, disturbed(DDP, 1000, memory_peak=1e9), disturbed(FSDP, 900)).folder
     text = " ".join(call("pick", str(folder), "--memory", "100MiB").stdout.split())
     assert "noise may have changed it: fsdp 900 (spread unknown)." in text
     assert "Excluded: ddp: does not fit" in text
 
 
 def paces(of: Any, *values: float, is_noisy: bool = False) -> list[Any]:
-    make = noisy if is_noisy else measured
+    make = disturbed if is_noisy else measured
     return [make(of, value, round_=place) for place, value in enumerate(values)]
 
 
@@ -196,7 +196,7 @@ def test_a_quiet_case_is_not_recommended_over_a_noisy_one_that_may_be_faster(
 
 
 def test_a_provisional_order_is_that_of_the_goal(tmp_path: Path) -> None:
-    lean, fast = noisy(FSDP, 900, memory_peak=2e6), noisy(DDP, 1000, memory_peak=3e6)
+    lean, fast = disturbed(FSDP, 900, memory_peak=2e6), disturbed(DDP, 1000, memory_peak=3e6)
     folder = str(stored(tmp_path, 1, lean, fast).folder)
     orders = {
         goal: [
@@ -255,7 +255,7 @@ strategies: [ddp]
 
 
 @contextmanager
-def busy() -> Iterator[None]:
+def busy_cpu() -> Iterator[None]:
     """Have a process that is not of this one take one CPU."""
     # the shell that starts it ends, so that it descends from nobody here
     command = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
@@ -267,7 +267,7 @@ def busy() -> Iterator[None]:
 
 
 @pytest.fixture
-def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
+def load_watch(tmp_path: Path) -> Callable[..., CpuContention]:
     def made(changes: str = "") -> CpuContention:
         (tmp_path / "suite.yaml").write_text(LOCAL + changes)
         suite = load_suite(tmp_path / "suite.yaml")
@@ -277,9 +277,9 @@ def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
 
 
 @pytest.mark.train
-def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., CpuContention]) -> None:
-    watch = neighbours()
-    with busy():
+def test_a_busy_machine_is_warned_of_before_the_first_trial(load_watch: Callable[..., CpuContention]) -> None:
+    watch = load_watch()
+    with busy_cpu():
         warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
         warning = next(filter(None, warnings), "")
     assert warning.startswith("warning: other processes used ")
@@ -293,8 +293,8 @@ def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable
         "metrics: [{telemetry: {max_foreign_cpu: 1.0}}]\n",
     ],
 )
-def test_who_does_not_mind_is_not_warned(neighbours: Callable[..., CpuContention], changes: str) -> None:
-    watch = neighbours(changes)
-    with busy():
+def test_who_does_not_mind_is_not_warned(load_watch: Callable[..., CpuContention], changes: str) -> None:
+    watch = load_watch(changes)
+    with busy_cpu():
         time.sleep(1.5)
         assert watch.warning() == ""

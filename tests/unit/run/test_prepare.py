@@ -26,9 +26,12 @@ from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load_suite
 from distbench.system.machine import ops_folder, package_versions
 from support.runs import PLUGINS, QUICK, Done, Finished
+from support.suites import SuiteText, write_suite
 
 Command = Callable[..., Done]
-WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
+WORK = SuiteText(
+    "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
+)
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
 
@@ -92,7 +95,7 @@ def test_an_allocator_that_counts_is_built_for_cpus_alone(
     assert [item.name for item in asked if item.kind == "metric"] == built
 
 
-class Notes(Observer):
+class MessageLog(Observer):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -101,7 +104,7 @@ class Notes(Observer):
 
 
 def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not() -> None:
-    now, notes = [0.0], Notes()
+    now, notes = [0.0], MessageLog()
     progress = BuildProgress(notes, 2, lambda: now[0])
     progress.process_started()
     for item in ("initial weights of mlp (a)", "op cpu_adam"):
@@ -125,8 +128,7 @@ def test_what_several_strategies_need_is_built_once(tmp_path: Path) -> None:
 
 @pytest.mark.train
 def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp]\n")
+    suite = write_suite(tmp_path, QUICK + "launcher: kept\nstrategies: [ddp]\n")
     cache = {"DISTBENCH_CACHE": str(tmp_path / "cache")}
     done = distbench("prepare", str(suite), **cache)
     assert done.returncode == 0, done.stderr
@@ -161,8 +163,7 @@ def test_ranks_take_an_op_that_was_built_as_it_is(
 
 @pytest.mark.train
 def test_without_a_compiler_memory_is_absent_with_the_reason(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [ddp]\n")
+    suite = write_suite(tmp_path, QUICK + "strategies: [ddp]\n")
     nowhere = {"DISTBENCH_CACHE": str(tmp_path / "cache"), "CXX": "no-such-compiler"}
     done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", **nowhere)
     assert done.returncode == 0, done.stderr
@@ -172,8 +173,7 @@ def test_without_a_compiler_memory_is_absent_with_the_reason(distbench: Command,
 def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(
     distbench: Command, tmp_path: Path
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: pretend\nstrategies: [ddp]\n")
+    suite = write_suite(tmp_path, QUICK + "launcher: pretend\nstrategies: [ddp]\n")
     done = distbench("prepare", str(suite), "--device", "cuda")
     assert (done.returncode, "preparing for 2 GPUs on another machine" in done.stderr) == (0, True), (
         done.stderr

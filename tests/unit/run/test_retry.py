@@ -17,8 +17,9 @@ from support.fault_table import Drill
 from support.paused_command import Held
 from support.records import case, failed, info, job_of, measured, unsupported
 from support.runs import call
+from support.suites import SuiteText
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 world_sizes: [1]
@@ -27,10 +28,10 @@ limits: {start: 0.2}
 metrics: [steptime, throughput]
 launcher: {faulty: {file: "FAULT", rounds: [0]}}
 strategies: [pretended]
-"""
+""")
 
 
-def broken(folder: Path, fault: str) -> tuple[Run, Path]:
+def broken_baseline(folder: Path, fault: str) -> tuple[Run, Path]:
     """A run whose trials failed in round 0, and the file whose absence mends it."""
     file = folder / "fault"
     file.write_text(fault)
@@ -56,7 +57,7 @@ MACHINE = [
 def test_what_the_machine_failed_is_made_again_by_resume_and_stays_in_the_record(
     tmp_path: Path, drill: Drill, fault: str, status: str
 ) -> None:
-    run, file = broken(tmp_path, fault)
+    run, file = broken_baseline(tmp_path, fault)
     assert statuses(run)[0] == status
     file.unlink()
     done = call("run", "--resume", str(run.folder), "--json")
@@ -72,7 +73,7 @@ def test_what_the_machine_failed_is_made_again_by_resume_and_stays_in_the_record
 
 @pytest.mark.drill("a rank crashes, and its trial is tried again")
 def test_what_failed_otherwise_is_made_again_if_asked(tmp_path: Path, drill: Drill) -> None:
-    run, file = broken(tmp_path, "RuntimeError")
+    run, file = broken_baseline(tmp_path, "RuntimeError")
     file.unlink()
     assert call("run", "--resume", str(run.folder), "--quiet").returncode == 1
     assert statuses(run) == ["crashed", "measured"], "a crash says something of the case"
@@ -89,7 +90,7 @@ def test_what_failed_otherwise_is_made_again_if_asked(tmp_path: Path, drill: Dri
 
 
 def test_each_attempt_that_fails_is_kept(tmp_path: Path) -> None:
-    run, file = broken(tmp_path, "MemoryError")
+    run, file = broken_baseline(tmp_path, "MemoryError")
     file.write_text("RuntimeError")
     assert call("run", "--resume", str(run.folder), "--quiet").returncode == 1
     file.unlink()
@@ -130,12 +131,12 @@ def test_a_trial_that_lost_its_node_is_made_again(run: Run, phase: str, is_made:
     assert TrialIndex(run).pending([PlannedTrial(case())]) == ([PlannedTrial(case())] if is_made else [])
 
 
-SMALLER = case("ddp", name="smaller")
+SMALLER_CASE = case("ddp", name="smaller")
 
 
 @pytest.mark.parametrize(
     ("fallback", "retry_failed", "is_made"),
-    [(None, False, True), (measured(SMALLER), False, False), (measured(SMALLER), True, True)],
+    [(None, False, True), (measured(SMALLER_CASE), False, False), (measured(SMALLER_CASE), True, True)],
     ids=["alone", "smaller case has run", "if asked"],
 )
 def test_a_case_that_a_smaller_one_has_replaced_is_settled(
@@ -144,7 +145,7 @@ def test_a_case_that_a_smaller_one_has_replaced_is_settled(
     run.write_record(failed(case(), status=Status.OOM_HOST))
     if fallback:
         run.write_record(fallback)
-    task = PlannedTrial(case(), fallbacks=(SMALLER,))
+    task = PlannedTrial(case(), fallbacks=(SMALLER_CASE,))
     assert TrialIndex(run, retry_failed=retry_failed).pending([task]) == ([task] if is_made else [])
 
 
@@ -152,26 +153,26 @@ REFERENCE = PlannedTrial(case("single"), job=job_of("check", role="reference", r
 COMPARED = PlannedTrial(case(), job=job_of("check", role="case", of=case().id, reference="r"), depends_on="r")
 
 
-def made_by(task: PlannedTrial, record: Any) -> Any:
+def trials_by_attempt(task: PlannedTrial, record: Any) -> Any:
     """The record that *task* left, with what is in *record*."""
     return replace(record, job=task.job, case=task.case, case_id=task.case.id)
 
 
 def test_what_lacked_its_reference_is_made_again_with_it(run: Run) -> None:
     lacking = unsupported(case(), f"{NO_REFERENCE_TEXT}: rank 0 crashed")
-    run.write_record(made_by(COMPARED, lacking))
-    run.write_record(made_by(REFERENCE, failed(case())))
+    run.write_record(trials_by_attempt(COMPARED, lacking))
+    run.write_record(trials_by_attempt(REFERENCE, failed(case())))
     assert TrialIndex(run).pending([REFERENCE, COMPARED]) == []
     assert TrialIndex(run, retry_failed=True).pending([REFERENCE, COMPARED]) == [REFERENCE, COMPARED]
     # a session that was stopped between the two
-    run.write_record(made_by(REFERENCE, measured(case())))
+    run.write_record(trials_by_attempt(REFERENCE, measured(case())))
     assert TrialIndex(run).pending([REFERENCE, COMPARED]) == [COMPARED]
-    run.write_record(made_by(COMPARED, unsupported(case())))
+    run.write_record(trials_by_attempt(COMPARED, unsupported(case())))
     assert TrialIndex(run).pending([REFERENCE, COMPARED]) == []
 
 
 def test_what_needs_a_damaged_reference_says_so(run: Run) -> None:
-    run.write_record(made_by(REFERENCE, measured(case())))
+    run.write_record(trials_by_attempt(REFERENCE, measured(case())))
     (file,) = run.folder.glob("checks/*/*/record.json")
     file.write_text("{")
     ledger = TrialIndex(run)

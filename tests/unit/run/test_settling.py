@@ -18,6 +18,7 @@ from distbench.analysis.undecided_cases import unsettled_candidates
 from distbench.cli import main
 from support import fake_slurm
 from support.runs import PLUGINS, QUICK, call, run_in
+from support.suites import write_suite
 
 SUITE = """
 workload: {mlp: {}}
@@ -38,8 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
 
     def made(*arguments: str) -> tuple[list[dict[str, Any]], str]:
-        suite = tmp_path / "suite.yaml"
-        suite.write_text(SUITE)
+        suite = write_suite(tmp_path, SUITE)
         main(["run", str(suite), "--out", str(tmp_path / "out"), "--json", *arguments])
         told = capsys.readouterr()
         return json.loads(told.out)["cases"], told.err
@@ -85,7 +85,7 @@ def folder_of(record: Path) -> Path:
     return record.parents[3]
 
 
-def add(record: Path, round_: int, **changes: Any) -> None:
+def add_round(record: Path, round_: int, **changes: Any) -> None:
     """Write a trial like that of *record*, with *changes*, as that of *round_*."""
     folder = record.parent.parent / str(round_)
     if not folder.exists():
@@ -97,7 +97,7 @@ def add(record: Path, round_: int, **changes: Any) -> None:
 
 def test_what_fails_is_not_measured_again_and_again(records: list[Path]) -> None:
     also_works, _ = records
-    add(also_works, 1, status="crashed")
+    add_round(also_works, 1, status="crashed")
     folder = folder_of(also_works)
     assert main(["run", "--resume", str(folder), "--until-settled"]) == 1
     assert len(list(folder.glob("trials/*/*/record.json"))) == 3
@@ -105,7 +105,7 @@ def test_what_fails_is_not_measured_again_and_again(records: list[Path]) -> None
 
 def test_a_trial_that_was_stopped_did_not_fail(records: list[Path]) -> None:
     also_works, _ = records
-    add(also_works, 1, status="cancelled")
+    add_round(also_works, 1, status="cancelled")
     main(["run", "--resume", str(folder_of(also_works)), "--until-settled"])
     assert json.loads((also_works.parent.parent / "2/record.json").read_text())["status"] == "measured"
 
@@ -118,8 +118,8 @@ def test_a_resumed_run_has_been_looked_at_before(
     values = json.loads(works.read_text())["values"]
     for round_ in range(4):
         pace = 1000 * math.exp(0.03 * (-1) ** round_)
-        add(also_works, round_, values={**values, "tokens_per_s": 940})
-        add(works, round_, values={**values, "tokens_per_s": pace})
+        add_round(also_works, round_, values={**values, "tokens_per_s": 940})
+        add_round(works, round_, values={**values, "tokens_per_s": pace})
     main(["run", "--resume", str(folder_of(works)), "--until-settled", "--minutes", "0.0000001"])
     assert "not settled after" in capsys.readouterr().err
 
@@ -147,7 +147,7 @@ def test_minutes_without_rounds_to_limit_are_refused(capsys: pytest.CaptureFixtu
     assert "--minutes = 5: limits the rounds that --until-settled adds; add" in capsys.readouterr().err
 
 
-def drawn(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candidate]:
+def random_records(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candidate]:
     noise = 0.02 * rng.standard_normal((len(logs), trials))
     samples = [dict(enumerate(map(float, row))) for row in np.exp(logs[:, None] + noise)]
     speeds = [each.for_comparisons_of(len(logs)) for each in intervals(samples)]
@@ -156,15 +156,15 @@ def drawn(logs: np.ndarray, trials: int, rng: np.random.Generator) -> list[Candi
 
 def test_only_what_may_still_be_better_is_measured_again() -> None:
     rng = np.random.default_rng(3)
-    close = unsettled_candidates(drawn(np.log([1.0, 0.99, 0.98, 0.5, 0.4]), 3, rng), 1)
+    close = unsettled_candidates(random_records(np.log([1.0, 0.99, 0.98, 0.5, 0.4]), 3, rng), 1)
     assert {one.id for one in close} == {"0", "1", "2"}
-    assert unsettled_candidates(drawn(np.log([1.0, 0.7, 0.6, 0.5, 0.4]), 5, rng), 1) == []
+    assert unsettled_candidates(random_records(np.log([1.0, 0.7, 0.6, 0.5, 0.4]), 5, rng), 1) == []
 
 
 def test_each_look_takes_less_of_the_risk_than_the_one_before() -> None:
     """The more often one looks, the surer one must be: what settles at first does not after many looks."""
     rng = np.random.default_rng(2)
-    cases = drawn(np.log([1.0, 0.93, 0.6, 0.5]), 4, rng)
+    cases = random_records(np.log([1.0, 0.93, 0.6, 0.5]), 4, rng)
     assert [bool(unsettled_candidates(cases, look)) for look in (1, 10_000)] == [False, True]
 
 

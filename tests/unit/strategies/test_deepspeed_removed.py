@@ -13,6 +13,7 @@ from distbench.core.case import PluginChoice
 from distbench.core.machine import Machine
 from distbench.suite import load_suite
 from support.records import case
+from support.suites import write_suite
 
 MACHINE = Machine("cpu", 2, {"torch": "2.13.0", "deepspeed": "0.19.8"}, has_libaio=False, has_compiler=True)
 TECHNIQUES = ("onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention", "mics")
@@ -20,13 +21,15 @@ TECHNIQUES = ("onebit_adam", "zero_one_adam", "onebit_lamb", "sparse_attention",
 
 def problems(folder: Path, deepspeed: str) -> dict[str, str]:
     """Why each technique is not run where that version of DeepSpeed is installed, by label."""
-    suite = folder / "suite.yaml"
-    suite.write_text(f"""
+    suite = write_suite(
+        folder,
+        f"""
 workload: {{transformer: {{preset: tiny}}}}
 batch: {{global_batch_size: 2}}
 world_sizes: [2]
 strategies: [{{deepspeed_removed: {{technique: [{", ".join(TECHNIQUES)}]}}}}]
-""")
+""",
+    )
     machine = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": deepspeed})
     return {item.case.label: item.problem or "" for item in plan.make_plan(load_suite(suite), machine).cases}
 

@@ -18,7 +18,7 @@ from distbench.record import Record
 from distbench.strategies.description import ExcessCause, SettingMeaning, StrategyDescription
 from support.records import case, info, measured
 
-FOREIGN = StrategyDescription(
+UNKNOWN_STRATEGY = StrategyDescription(
     settings={
         "ring": SettingMeaning("strategy", "what is sharded"),
         "drops": SettingMeaning("work", "drops samples"),
@@ -29,8 +29,8 @@ FOREIGN = StrategyDescription(
 )
 
 
-def foreign(of: Case, **more: object) -> Record:
-    return dataclasses.replace(measured(of), described_strategy=FOREIGN, **more)  # type: ignore[arg-type]
+def unknown_strategy_record(of: Case, **more: object) -> Record:
+    return dataclasses.replace(measured(of), described_strategy=UNKNOWN_STRATEGY, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", registry.plugin_names("strategies"))
@@ -53,11 +53,11 @@ def test_a_record_without_a_description_is_read_by_distbenchs_own_strategies() -
 def test_a_strategy_that_nobody_here_knows_is_described_by_its_record_alone(strategy: PluginChoice) -> None:
     of = case(strategy=strategy)
     assert strategy_description(of, None) == StrategyDescription()
-    assert strategy_description(of, foreign(of)) == FOREIGN
+    assert strategy_description(of, unknown_strategy_record(of)) == UNKNOWN_STRATEGY
 
 
 def test_a_foreign_strategy_says_what_a_difference_in_its_settings_means() -> None:
-    record = foreign(case("foreign"))
+    record = unknown_strategy_record(case("foreign"))
     assert setting_meaning("ring", record) == ("strategy", "what is sharded")
     assert setting_meaning("drops", measured(case()), record)[0] == "work"
 
@@ -67,7 +67,9 @@ def test_a_foreign_strategy_explains_what_it_moves_beyond_theory() -> None:
     theory = [{"rank": 0, "op": "all_gather", "bytes": 1000.0}]
     tables = {"collectives": rows, "collectives_theory": theory}
     values = {"comm_bytes_theory": 1000.0}
-    found = compare_volume(foreign(case("foreign"), tables=tables, values=values, effective={"ring": 2}))
+    found = compare_volume(
+        unknown_strategy_record(case("foreign"), tables=tables, values=values, effective={"ring": 2})
+    )
     assert found is not None
     assert [cause.bytes for cause in found.causes] == [2000.0]
     assert "ring = 2" in found.causes[0].text
@@ -75,7 +77,7 @@ def test_a_foreign_strategy_explains_what_it_moves_beyond_theory() -> None:
 
 
 def test_the_simpler_of_two_strategies_is_preferred_whoever_wrote_it() -> None:
-    simple = dataclasses.replace(FOREIGN, offloads=())
+    simple = dataclasses.replace(UNKNOWN_STRATEGY, offloads=())
     of = case("foreign")
     records = [measured(case("ddp")), dataclasses.replace(measured(of), described_strategy=simple)]
     rows = summarize_cases(info(case("ddp"), of), records)

@@ -20,19 +20,21 @@ from distbench.suite import Overrides, load_suite
 from support.emulation import CLASSIFIER, DECODER, emulated, laboratory
 from support.records import case
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
+from support.theory_checks import assert_same_training
 
 if TYPE_CHECKING:
     from distbench.strategies.base import RankContext
 
 PACKAGES = {"torch": "2.13.0", "torchao": "0.18.0"}
 HOPPER = Machine("cuda", 8, PACKAGES, False, True, compute_capability=9.0)
-SUITE = """
+SUITE = SuiteText("""
 workload: {transformer: {dim: 32, depth: 1, heads: 2, kv_heads: 1, ffn_dim: 48, seq_len: SEQ}}
 batch: {global_batch_size: 4, micro_batch_size: 2}
 strategies: [ddp]
 world_sizes: [1]
 precision: PRECISION
-"""
+""")
 FLOAT8 = PrecisionConfig(compute="bf16", float8="tensorwise", float8_emulated=True)
 
 
@@ -44,8 +46,9 @@ def plan(tmp_path: Path) -> Planning:
     """The only case of a suite in some precision."""
 
     def planned(precision: str = "float8", machine: Machine = HOPPER, length: int = 16) -> PlannedCase:
-        file = tmp_path / "mine.yaml"
-        file.write_text(SUITE.replace("PRECISION", precision).replace("SEQ", str(length)))
+        file = write_suite(
+            tmp_path, SUITE.replace("PRECISION", precision).replace("SEQ", str(length)), "mine.yaml"
+        )
         (item,) = make_plan(load_suite(file, Overrides()), machine).cases
         return item
 
@@ -122,7 +125,7 @@ def test_with_float8_there_is_no_one_peak_and_so_no_mfu() -> None:
     assert found["model_flops_per_s_per_device"] == 8 * 3e6 / 2 / 2
 
 
-def of(precision: PrecisionConfig, workload: PluginChoice = DECODER) -> Case:
+def single_rank_case(precision: PrecisionConfig, workload: PluginChoice = DECODER) -> Case:
     """The case of one rank with the whole batch."""
     whole = emulated(workload=workload)
     return dataclasses.replace(
@@ -156,7 +159,10 @@ def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tm
     rowwise = dataclasses.replace(FLOAT8, float8="rowwise")
     with laboratory(tmp_path):
         losses, settings, told = zip(
-            *(trained(tmp_path, of(precision)) for precision in (PrecisionConfig("bf16"), FLOAT8, rowwise)),
+            *(
+                trained(tmp_path, single_rank_case(precision))
+                for precision in (PrecisionConfig("bf16"), FLOAT8, rowwise)
+            ),
             strict=True,
         )
         for setting, effective in zip(settings, told, strict=True):
@@ -173,7 +179,10 @@ def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tm
         with pytest.raises(
             UnsupportedCase, match=r"no layer of the model has an nn\.Linear whose sizes are multiples"
         ):
-            trained(tmp_path, dataclasses.replace(of(FLOAT8, CLASSIFIER), data=PluginChoice("digits")))
+            trained(
+                tmp_path,
+                dataclasses.replace(single_rank_case(FLOAT8, CLASSIFIER), data=PluginChoice("digits")),
+            )
 
 
 EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}"
@@ -193,6 +202,5 @@ def test_float8_is_the_same_training_under_every_strategy(
         f"precision: {{compute: bf16, float8: {recipe}, float8_emulated: true}}\n"
         "measure: {trials: 0}\ncheck: {steps: 5}\n"
     )
-    told = {name: each["equivalence"]["verdict"] for name, each in done.cases.items()}
-    assert set(told.values()) <= {"equivalent", "equivalent within rounding"}, told
-    assert all("/float8" in name for name in told)
+    assert_same_training(done)
+    assert all("/float8" in name for name in done.verdicts)

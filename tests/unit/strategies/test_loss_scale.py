@@ -14,6 +14,7 @@ from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 from support.records import case
 from support.runs import Finished
+from support.suites import write_suite
 
 DYNAMIC = PrecisionConfig(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
 
@@ -121,9 +122,9 @@ def test_without_a_loss_scale_no_step_can_be_skipped(command: Callable[..., tupl
 def test_a_loss_scale_that_can_not_be_is_refused(
     precision: str, told: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
-        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nprecision: {precision}\n"
+    suite = write_suite(
+        tmp_path,
+        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nprecision: {precision}\n",
     )
     code, _, errors = command("plan", str(suite))
     assert code == 2

@@ -31,6 +31,7 @@ from distbench.workloads.transformer import PRESETS, Transformer
 from support.check_records import DDP
 from support.records import case, measured
 from support.runs import PLUGINS, Finished
+from support.suites import write_suite
 from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
@@ -112,10 +113,10 @@ def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str
 def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_period(
     strategy: str, why: str, tmp_path: Path
 ) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
+    suite = write_suite(
+        tmp_path,
         f"workload: transformer\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2]\n"
-        f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n"
+        f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n",
     )
     with pytest.raises(SuiteError, match=f"(?s){why}"):
         plan.make_plan(load_suite(suite), MACHINE)
@@ -173,11 +174,6 @@ world_sizes: [2]
 """
 
 
-def told(done: Finished) -> dict[str, str]:
-    """Word of the verdict on the only case of each label."""
-    return {name.partition("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
-
-
 @pytest.mark.train
 def test_powersgd_of_full_rank_is_equivalent_and_of_a_low_rank_by_design_not(
     run_suite: Callable[..., Finished],
@@ -194,7 +190,7 @@ check: {steps: 4, perturbed: 4, fp64: false}
 """
     )
     assert done.code == 0, done.errors
-    assert told(done) == {
+    assert done.verdict_by_label == {
         "ddp+powersgd1": DIFFERENT_BY_DESIGN,
         "ddp+powersgd256+rate0.001": ROUNDING,
     }
@@ -239,41 +235,33 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0, unsynced_steps: 2}
 
 @pytest.mark.train
 @pytest.mark.deep
+@pytest.mark.parametrize(
+    ("planted", "bugs", "check"),
+    [
+        ("planted_lossy", ["early", "alone", "not-finite"], "{steps: 5}"),
+        (
+            "planted_local",
+            ["never", "late", "partly", "scaled"],
+            "{steps: 5, perturbed: 4, fp64: false}",
+        ),
+    ],
+    ids=["powersgd", "averages"],
+)
 def test_mistakes_that_no_design_means_are_found(
-    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+    planted: str,
+    bugs: list[str],
+    check: str,
+    run_suite: Callable[..., Finished],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
-    done = run_suite(
-        SUITE
-        + """
-strategies: [planted_lossy: {bug: [none, early, alone, not-finite]}]
-measure: {trials: 0}
-check: {steps: 5}
-"""
-    )
-    words = {label.removeprefix("planted-lossy-"): word for label, word in told(done).items()}
-    assert words.pop("none") == DIFFERENT_BY_DESIGN
-    assert words == dict.fromkeys(words, DIFFERS)
-    assert (done.code, len(words)) == (1, 3)
-
-
-@pytest.mark.train
-@pytest.mark.deep
-def test_replicas_that_are_not_averaged_as_they_should_be_are_found(
-    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
-    done = run_suite(
-        SUITE
-        + """
-strategies: [planted_local: {bug: [none, never, late, partly, scaled]}]
-measure: {trials: 0}
-check: {steps: 5, perturbed: 4, fp64: false}
-"""
-    )
-    words = {label.removeprefix("planted-local-"): word for label, word in told(done).items()}
-    assert words.pop("none") == DIFFERENT_BY_DESIGN
-    assert words == dict.fromkeys(["never", "late", "partly", "scaled"], DIFFERS)
+    done = run_suite(f"""{SUITE}
+strategies: [{planted}: {{bug: [none, {", ".join(bugs)}]}}]
+measure: {{trials: 0}}
+check: {check}
+""")
+    found = done.found(planted.replace("_", "-"))
+    assert found == {"none": DIFFERENT_BY_DESIGN, **dict.fromkeys(bugs, DIFFERS)}
     assert done.code == 1
 
 

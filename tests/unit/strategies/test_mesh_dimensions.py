@@ -15,7 +15,6 @@ from distbench.analysis.mesh_dimensions import (
     dimension_traffic,
     misplaced_traffic,
 )
-from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
@@ -25,20 +24,20 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
 from distbench.views.charts.figures import Chart
 from distbench.views.communication import CommunicationView
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 from support.runs import Finished
 
 L, D, S, V, B = 4, 64, 32, 256, 8
 OPTIONS = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
 
 
-def of(strategy: str, world_size: int, batch: Batch) -> Case:
+def mesh_case(strategy: str, world_size: int, batch: Batch) -> Case:
     return case(strategy, world_size, workload=PluginChoice("transformer", OPTIONS), batch=batch)
 
 
 @pytest.mark.parametrize("micro", [1, 2])
 def test_tensor_parallelism_reduces_four_times_a_block_and_twice_more(micro: int) -> None:
-    found = TensorParallel().traffic(of("tp", 2, Batch(B, B // micro, micro)), 0)
+    found = TensorParallel().traffic(mesh_case("tp", 2, Batch(B, B // micro, micro)), 0)
     calls = {each.op: each.calls for each in found}
     assert calls == {"all_reduce": (4 * L + 2) * micro, "all_gather": micro}
     assert {each.dimension for each in found} == {"tp"}
@@ -46,7 +45,7 @@ def test_tensor_parallelism_reduces_four_times_a_block_and_twice_more(micro: int
 
 def test_each_dimension_of_a_mesh_has_collectives_of_its_own() -> None:
     strategy = FullyShardedDataParallel(sharding="hybrid", mesh={"tp": 2})
-    found = strategy.traffic(of("fsdp", 8, Batch(B, B // 4, 1)), 100_000)
+    found = strategy.traffic(mesh_case("fsdp", 8, Batch(B, B // 4, 1)), 100_000)
     calls = {(each.dimension, each.op): each.calls for each in found}
     assert calls == {
         # the root stays gathered between the passes
@@ -110,7 +109,7 @@ def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told() -> 
     found = compare_volume(swapped)
     assert found is not None and found.unexplained_share == 0, "the sum over dimensions is right"
     assert misplaced_traffic(swapped) == "31.2 KiB all_reduce went over dp_replicate instead of tp"
-    (note,) = CommunicationView().table(RunAnalysis(info(swapped.case), [swapped])).notes
+    (note,) = CommunicationView().table(run_of(swapped)).notes
     assert misplaced_traffic(swapped) in note
     assert (
         misplaced_traffic(
@@ -151,7 +150,7 @@ def test_records_that_know_no_mesh_are_read_as_ever() -> None:
 
 
 def _charts(record: Record) -> list[Chart]:
-    found = chapters(RunAnalysis(info(record.case), [record]))
+    found = chapters(run_of(record))
     return [chart for chapter in found for chart in chapter.charts]
 
 

@@ -12,9 +12,10 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.zero import Zero
 from support.records import case
 from support.runs import Finished, run_in
+from support.suites import SuiteText
 from support.theory_checks import against_theory
 
-ADAPTED = """
+ADAPTED = SuiteText("""
 workload: {user: {model: "odd:Adapted", length: 16}}
 batch: {global_batch_size: 8}
 world_sizes: [2]
@@ -24,7 +25,7 @@ strategies:
   - fsdp: {version: [1, 2]}
   - zero: {stage: [1, 3]}
 measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
-"""
+""")
 LAYER, ADAPTERS = 2 * 16 * 32 + 32 + 16 + 256, 2 * 256
 WHOLE = 256 * 16 + 2 * LAYER + 256 * 16 + 256
 TOLD = {"parameters": WHOLE, "trained_parameters": ADAPTERS}

@@ -13,7 +13,7 @@ from distbench.adopt import export_case
 from distbench.cli.plan_output import runtime_caveats
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.arms import DIFFERS, ROUNDING
 from distbench.plan import make_plan
 from distbench.plan.planner import PlannedCase
 from distbench.record.run_folder import Run
@@ -25,10 +25,11 @@ from distbench.workloads.stages import PipelineStages
 from support import planned_suites
 from support.records import case
 from support.runs import Finished
-from support.theory_checks import against_theory, bytes_by_operation
+from support.suites import SuiteText
+from support.theory_checks import against_theory, assert_same_training, bytes_by_operation
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
-MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
+MODEL = SuiteText(f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}")
 TABLE = 256 * 32
 # two projections of the width and two of one of the two heads, three of SwiGLU, two norms
 BLOCK = 32 * (2 * 32 + 2 * 16) + 3 * 32 * 64 + 2 * 32
@@ -40,7 +41,7 @@ HEADS = {"workload": MODEL.replace("kv_heads: 1", "kv_heads: 2")}
 """A model that can be cut in two inside its layers."""
 
 
-def problem(folder: Path, options: str, world_size: int, **changed: str) -> str:
+def refusal_reason(folder: Path, options: str, world_size: int, **changed: str) -> str:
     """Why the only case of a pipeline with *options* can't run; empty if it can."""
     return planned(folder, options, world_size, **changed).problem or ""
 
@@ -128,15 +129,15 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
 def test_what_can_not_be_cut_or_scheduled_is_refused_with_the_numbers(
     strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
 ) -> None:
-    assert why in problem(tmp_path, strategy, world_size, **changed)
+    assert why in refusal_reason(tmp_path, strategy, world_size, **changed)
 
 
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if SCHEDULES[name].splits_backward])
 def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: str, tmp_path: Path) -> None:
     """torch loses the gradients of weights then, without an error: see the planted one."""
     asked = f"schedule: {schedule}, mesh: {{dp_shard: 2}}, micro_batches: 4"
-    assert problem(tmp_path, asked, 4) == ""
-    refused = problem(tmp_path, f"{asked}, reshard_after_forward: true", 4)
+    assert refusal_reason(tmp_path, asked, 4) == ""
+    refused = refusal_reason(tmp_path, f"{asked}, reshard_after_forward: true", 4)
     assert f"the schedule {schedule}: weight gradients are computed after their layer" in refused
     assert "use reshard_after_forward: false, or the schedule 1F1B" in refused
 
@@ -163,7 +164,7 @@ def test_a_name_says_what_is_inside_each_place(
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule: str, tmp_path: Path) -> None:
-    assert problem(tmp_path, f"schedule: {schedule}", 2) == ""
+    assert refusal_reason(tmp_path, f"schedule: {schedule}", 2) == ""
 
 
 def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> None:
@@ -188,7 +189,7 @@ def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path
         PipelineParallel(split="time", mesh={"dp_shard": 2}),
         PipelineParallel(mesh={"dp_shard": 2}),
     )
-    asked = of(strategy, 4)
+    asked = pipeline_case(strategy, 4)
     assert bytes_by_operation(strategy, asked, 0) == bytes_by_operation(by_count, asked, 0)
     assert strategy.model_states(asked, 0) is None
     built = strategy.model_states_as_built(asked, 0, {"layers_of_stages": [1, 3]}) or {}
@@ -209,7 +210,7 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
     assert "split: time assigns layers to stages after timing them at the start of the run" in told[0]
 
 
-def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
+def pipeline_case(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = dataclasses.asdict(strategy)
     workload = PluginChoice("transformer", {**OPTIONS, "tied": tied})
@@ -235,7 +236,7 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
     strategy = PipelineParallel(schedule=schedule)
     moved = 2 * borders * ACTIVATIONS / world_size
     both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
-    asked = of(strategy, world_size, tied=tied)
+    asked = pipeline_case(strategy, world_size, tied=tied)
     assert bytes_by_operation(strategy, asked, 0) == {"send": moved, "recv": moved, **both_ends}
 
 
@@ -250,24 +251,28 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
     ],
 )
 def test_the_largest_rank_keeps_the_states_of_its_stages(strategy: PipelineParallel, parameters: int) -> None:
-    states = strategy.model_states(of(strategy, 2), 0)
+    states = strategy.model_states(pipeline_case(strategy, 2), 0)
     assert states["parameters"] == states["gradients"] == parameters * 4
     assert states["optimizer_state"] == parameters * 8
 
 
-UNTIED = 4 * BLOCK + 2 * TABLE + 32
+UNTIED_PARAMETERS = 4 * BLOCK + 2 * TABLE + 32
 
 
 @pytest.mark.parametrize(
     ("mesh", "world_size", "options", "expected"),
     [
         # of half of the rows, over a border that every second rank has
-        ({"dp_replicate": 2}, 4, {}, {"send": ACTIVATIONS / 2, "all_reduce": UNTIED / 2 * 4}),
+        ({"dp_replicate": 2}, 4, {}, {"send": ACTIVATIONS / 2, "all_reduce": UNTIED_PARAMETERS / 2 * 4}),
         (
             {"dp_shard": 2},
             4,
             {},
-            {"send": ACTIVATIONS / 2, "all_gather": UNTIED / 2 * 4, "reduce_scatter": UNTIED / 2 * 4},
+            {
+                "send": ACTIVATIONS / 2,
+                "all_gather": UNTIED_PARAMETERS / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
+            },
         ),
         # layers once, and again for each of four micro-batches
         (
@@ -276,8 +281,8 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
             {"reshard_after_forward": True},
             {
                 "send": ACTIVATIONS / 2,
-                "all_gather": (UNTIED + 4 * 4 * BLOCK) / 2 * 4,
-                "reduce_scatter": UNTIED / 2 * 4,
+                "all_gather": (UNTIED_PARAMETERS + 4 * 4 * BLOCK) / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
             },
         ),
         # shards of a gradient are reduced over copies
@@ -287,9 +292,9 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
             {},
             {
                 "send": ACTIVATIONS / 4,
-                "all_gather": UNTIED / 2 * 4,
-                "reduce_scatter": UNTIED / 2 * 4,
-                "all_reduce": UNTIED / 2 * 4 / 2,
+                "all_gather": UNTIED_PARAMETERS / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
+                "all_reduce": UNTIED_PARAMETERS / 2 * 4 / 2,
             },
         ),
         # 4 L + 2 reductions of activations and the logits (Megatron-LM), of which every second rank has half
@@ -312,13 +317,13 @@ def test_every_dimension_of_a_mesh_moves_its_own(
     mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
 ) -> None:
     strategy = PipelineParallel(mesh=mesh, **options)
-    moved = bytes_by_operation(strategy, of(strategy, world_size, tied=False), 0)
+    moved = bytes_by_operation(strategy, pipeline_case(strategy, world_size, tied=False), 0)
     assert moved == expected | {"recv": expected["send"]}
 
 
 def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
     strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
-    moved = bytes_by_operation(strategy, of(strategy, 8), 0) or {}
+    moved = bytes_by_operation(strategy, pipeline_case(strategy, 8), 0) or {}
     assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
     # norms whole, for FSDP sums what is left of their gradients; the copies at both ends a quarter each
     assert moved["all_reduce"] == (9 * 32 * 4) / 2 + 2 * TABLE * 4 / 4 / 2
@@ -330,7 +335,7 @@ def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied
 )
 def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int], kept: float) -> None:
     strategy = PipelineParallel(mesh=mesh)
-    states = strategy.model_states(of(strategy, 4), 0) or {}
+    states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     assert states["parameters"] == kept * 4
     assert states["optimizer_state"] == kept * 8
     # whole until they are reduced
@@ -339,7 +344,7 @@ def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int]
 
 def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that() -> None:
     strategy = PipelineParallel(schedule="LoopedBFS", mesh={"dp_shard": 2})
-    asked = of(strategy, 4)
+    asked = pipeline_case(strategy, 4)
     # of rank 0 the stage with the embedding comes last, of rank 1 that with norm and head comes first
     first, last = BLOCK + TABLE, BLOCK + TABLE + 32
     once = strategy.model_states(asked, 0) or {}
@@ -352,7 +357,7 @@ def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_
 def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule: Any) -> None:
     def kept(micro_batches: int) -> float:
         strategy = PipelineParallel(schedule=schedule, mesh={"dp_shard": 2}, micro_batches=micro_batches)
-        return (strategy.model_states(of(strategy, 4), 0) or {})["gradients"]
+        return (strategy.model_states(pipeline_case(strategy, 4), 0) or {})["gradients"]
 
     assert kept(2) == (BLOCK + TABLE + BLOCK / 2) * 4
     assert kept(4) == (2 * BLOCK + TABLE + 32) * 4
@@ -360,7 +365,7 @@ def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule
 
 def test_layers_that_are_cut_keep_norms_whole() -> None:
     strategy = PipelineParallel(mesh={"tp": 2})
-    states = strategy.model_states(of(strategy, 4), 0) or {}
+    states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     stage = 2 * BLOCK + TABLE + 32
     # one norm of nine is that of the head, which theory spreads over all layers
     norms = 9 * 32 * 2 / 4
@@ -376,10 +381,10 @@ def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
 
 def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
     with pytest.raises(UsageError, match="split a model into pipeline stages; for this case use --as torch"):
-        export_case("accelerate", of(PipelineParallel(), 2), {})
+        export_case("accelerate", pipeline_case(PipelineParallel(), 2), {})
 
 
-CHECKED = f"""
+CHECK_SUITE = f"""
 workload: {MODEL.replace("}}", ", tied: true}}")}
 batch: {{global_batch_size: 8, micro_batch_size: 4}}
 launcher: kept
@@ -391,7 +396,7 @@ world_sizes: [2]
 @pytest.mark.train
 def test_mistakes_of_a_pipeline_are_found(run_suite: Callable[..., Finished]) -> None:
     bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
-    done = run_suite(f"""{CHECKED}
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
@@ -454,19 +459,18 @@ strategies:
   - pp: {{schedule: [{", ".join(names)}], micro_batches: 8, split: parameters}}
   - pp: {{schedule: [1F1B, Interleaved1F1B], micro_batches: 8, split: time}}
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 WIDE = HEADS["workload"].replace("depth: 4", "depth: 4, tied: true")
-MESHES = f"""
+MESHES = SuiteText(f"""
 workload: {WIDE}
 batch: {{global_batch_size: 16, micro_batch_size: 4}}
 launcher: {{kept: {{oversubscribe: true}}}}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
-"""
+""")
 
 
 @pytest.mark.train
@@ -556,15 +560,14 @@ measure: {{warmup: 1, steps: 2, trials: 1}}
 world_sizes: [{world_size}]
 strategies: {strategies}
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 @pytest.mark.train
 @pytest.mark.deep
 def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED}
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 checkpoint: {{}}
 strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]

@@ -11,11 +11,10 @@ from distbench.adopt import export_case
 from distbench.core.case import OptimizerConfig, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
-from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.strategies.ddp import DistributedDataParallel
 from support.records import case
 from support.runs import Finished
-from support.theory_checks import bytes_by_operation
+from support.theory_checks import assert_same_training, bytes_by_operation
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 SHARDED = DistributedDataParallel(sharded_optimizer=True)
@@ -80,6 +79,5 @@ measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
 check: {steps: 3}
 checkpoint: {}
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert {each["verdict"] for each in done.checkpoints} <= {"same", "rounding"}

@@ -19,17 +19,19 @@ GPT2 = ModelSizes(total=124_000_000, largest_layer=7_000_000, largest_parameter=
 LLAMA_1B = ModelSizes(total=1_236_000_000, largest_layer=61_000_000, largest_parameter=263_000_000)
 
 
-def section(zero: Zero, elements: ModelSizes) -> dict[str, Any]:
+def deepspeed_section(zero: Zero, elements: ModelSizes) -> dict[str, Any]:
     return dict(configuration(zero, case("zero"), sizes_for_model(zero, elements))["zero_optimization"])
 
 
 def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeeds_own() -> None:
-    small = section(Zero(stage=3), GPT2)
+    small = deepspeed_section(Zero(stage=3), GPT2)
     assert small["reduce_bucket_size"] == small["stage3_prefetch_bucket_size"] == GPT2.largest_layer
     # so that the next layer is gathered while the embedding, which is larger than three layers, is there
     assert small["stage3_max_live_parameters"] == 2 * GPT2.largest_layer + GPT2.largest_parameter
     assert small["stage3_param_persistence_threshold"] == small["stage3_max_reuse_distance"] == 0
-    large = {key.removeprefix("stage3_"): size for key, size in section(Zero(stage=3), LLAMA_1B).items()}
+    large = {
+        key.removeprefix("stage3_"): size for key, size in deepspeed_section(Zero(stage=3), LLAMA_1B).items()
+    }
     assert large.items() >= DEEPSPEED_DEFAULTS.items()
     assert (
         PRESETS["1b"].parameters()
@@ -41,7 +43,7 @@ def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeed
 @pytest.mark.parametrize("elements", [GPT2, LLAMA_1B])
 def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements: ModelSizes) -> None:
     sizes: dict[str, Any] = dict.fromkeys(DEEPSPEED_DEFAULTS, 7) | {"max_reuse_distance": 0}
-    found = section(Zero(stage=3, **sizes), elements)
+    found = deepspeed_section(Zero(stage=3, **sizes), elements)
     assert {key: found.get(key, found.get(f"stage3_{key}")) for key in sizes} == sizes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,27 +11,16 @@ from typing import Literal
 import pytest
 
 from distbench.core.case import MeasureConfig, OptimizerConfig
-from distbench.core.errors import SuiteError
 from distbench.plan import make_plan
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.sections import check_section
+from support.suites import refusal, write_suite
 from support.wrong_suites import MINIMAL, MISTAKES, MISTAKES_IN_STRATEGIES
 
 
 @pytest.fixture
-def write(tmp_path: Path):
-    def write_suite(text: str) -> Path:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
-        return file
-
-    return write_suite
-
-
-def refusal(file: Path, *settings: str) -> list[str]:
-    with pytest.raises(SuiteError) as refused:
-        load_suite(file, Overrides(set=settings))
-    return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    return lambda text: write_suite(tmp_path, text, "mine.yaml")
 
 
 def labels(suite: Suite) -> list[str]:

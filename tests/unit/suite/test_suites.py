@@ -132,10 +132,10 @@ def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
     assert RunAnalysis.read(run).parity.findings == {}, "all did the same work"
     for record in run.records():
         if record.status == "measured":
-            adds_up(record)
+            assert_totals(record)
 
 
-def adds_up(record: Record) -> None:
+def assert_totals(record: Record) -> None:
     """Where time and memory went, and what moved: every part is there, and the parts make the whole."""
     values, name = record.values, record.case.name
     parts = [values[f"profile_{part}_s"] for part in STEP_PART_DOCS]

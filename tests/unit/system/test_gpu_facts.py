@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import all_findings
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_limits import gpu_facts
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 
 CUDA = case("ddp", device="cuda")
 
@@ -46,7 +45,7 @@ def test_pairs_of_gpus_are_linked_by_nvlink_or_by_what_their_way_crosses() -> No
 
 def told(facts: dict[str, Any], of: Any = CUDA) -> list[str]:
     record = replace(measured(of), environment=facts)
-    return [text for text in all_findings(RunAnalysis(info(of), [record])) if "power limit" in text]
+    return [text for text in all_findings(run_of(record)) if "power limit" in text]
 
 
 def test_a_power_limit_below_its_default_is_named_and_no_other() -> None:

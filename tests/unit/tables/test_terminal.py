@@ -68,7 +68,7 @@ class Terminal:
                 self._seen.append(seen)
 
 
-def printed(*arguments: object, **variables: str) -> str:
+def rendered(*arguments: object, **variables: str) -> str:
     return Terminal().run(*map(str, arguments), **variables)
 
 
@@ -85,22 +85,22 @@ def line(text: str, name: str) -> str:
 
 
 def test_the_recommended_row_is_bold_a_failure_red_and_a_noisy_one_yellow(run: Path) -> None:
-    text = printed("show", run)
+    text = rendered("show", run)
     tones = {name: line(text, f"{name} ").partition(name)[0] for name in ("ddp", "fsdp", "zero2")}
     assert tones == {"ddp": BOLD, "fsdp": RED, "zero2": YELLOW}
     assert line(text, "Train with ddp").startswith(BOLD)
-    assert line(printed("pick", run), "> ddp").startswith(BOLD)
+    assert line(rendered("pick", run), "> ddp").startswith(BOLD)
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"CI": "true"}, {"TERM": "dumb"}], ids=str)
 def test_who_wants_no_colours_gets_none(run: Path, variables: dict[str, str]) -> None:
-    assert "\x1b" not in printed("show", run, **variables)
+    assert "\x1b" not in rendered("show", run, **variables)
 
 
 def test_what_is_piped_is_the_same_text_without_colours(run: Path) -> None:
     # a file has no columns of its own
     piped = call("show", str(run)).stdout
-    assert re.sub(r"\x1b\[\d*m", "", printed("show", run)) == piped
+    assert re.sub(r"\x1b\[\d*m", "", rendered("show", run)) == piped
 
 
 def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -
         ).folder
         for day, paces in enumerate(speeds, 1)
     ]
-    text = printed("compare", *folders)
+    text = rendered("compare", *folders)
     assert f"{RED}0.5" in line(text, "ddp ")
     assert f"{GREEN}2.0" in line(text, "fsdp ") or f"{GREEN}1.9" in line(text, "fsdp ")
 
@@ -126,9 +126,9 @@ def test_a_step_in_a_history_is_red_or_green(tmp_path: Path) -> None:
     for day in range(1, 13):
         pace = (1000 if day < 7 else 500) + day
         stored(tmp_path / str(day), day, *(measured(DDP, pace + i, round_=i) for i in range(3)))
-    text = printed("history", tmp_path)
+    text = rendered("history", tmp_path)
     assert f"{RED}-" in line(text, "ddp") and "worse" in line(text, "ddp")
-    assert RED not in printed("history", tmp_path, NO_COLOR="1")
+    assert RED not in rendered("history", tmp_path, NO_COLOR="1")
 
 
 def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
@@ -164,13 +164,13 @@ def test_the_list_of_commands_says_what_each_does_in_whole_sentences() -> None:
 
 def test_a_name_can_not_colour_itself(tmp_path: Path) -> None:
     loud = case("\x1b[31mddp\ufdd2")
-    text = printed("show", stored(tmp_path, 1, measured(loud)).folder)
+    text = rendered("show", stored(tmp_path, 1, measured(loud)).folder)
     assert RED not in text
     assert "ddp" in text
 
 
 def test_a_mistake_is_marked_on_a_terminal_alone(run: Path) -> None:
-    assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in printed("show", run, "--view", "nonsense")
+    assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in rendered("show", run, "--view", "nonsense")
     assert call("show", str(run), "--view", "nonsense").stderr.startswith("distbench: error: ")
 
 
@@ -256,7 +256,7 @@ def table_of(text: str) -> list[str]:
     return [row for block in blocks[1:] for row in block.splitlines() if not block.rstrip().endswith(".")]
 
 
-def wide(*names: str) -> Table:
+def at_width(*names: str) -> Table:
     numbers = tuple(Field(f"n{i}", f"number{i}") for i in range(12))
     identity = (
         Field("case_name", "case", type="varchar"),
@@ -273,7 +273,7 @@ def wide(*names: str) -> Table:
 
 
 def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None:
-    lines = wide("ddp", "fsdp-grad-op+offload").to_text_lines(80)
+    lines = at_width("ddp", "fsdp-grad-op+offload").to_text_lines(80)
     assert max(map(len, lines)) <= 80
     heads = [each.split() for each in lines if each.startswith("case")]
     assert [head[:2] for head in heads] == [["case", "kind"]] * len(heads)
@@ -288,12 +288,12 @@ def test_rows_of_the_same_suffix_stand_together_under_one_heading() -> None:
         TableRow({"case_name": TableCell(each.removesuffix("[a]"), each), "strategy": each.split("/")[0]})
         for each in names
     ]
-    lines = Table("", "", wide().fields[:2], tuple(rows)).to_text_lines(80)
+    lines = Table("", "", at_width().fields[:2], tuple(rows)).to_text_lines(80)
     assert lines == ["case", "ws1/mb8", "ddp", "fsdp", "", "ws2/mb4", "ddp", "fsdp[a]"]
 
 
 def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() -> None:
-    lines = wide("ddp").to_text_lines(200)
+    lines = at_width("ddp").to_text_lines(200)
     assert [each for each in lines if each.startswith("case")] == lines[:1]
     assert lines[2].startswith("ddp   a")
 

@@ -17,13 +17,13 @@ from distbench.report.page import chapters
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.tables.text_table import TextRow, layout_lines
 from distbench.views.base import all_views
-from support.records import case, info, measured
+from support.records import case, measured, stored_run
 from support.runs import call
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
 FORMS = ("", "--json", "--csv", "--md")
-NOT_ASKED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
+NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),
@@ -32,13 +32,15 @@ FIELDS = (
 )
 
 
-def sheet(*rows: TableRow) -> Table:
+def view_table(*rows: TableRow) -> Table:
     return Table("Title", "Caption.", FIELDS, rows, ("A note.",))
 
 
 def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> None:
     names = ["fsdp-grad-op+offload+" + end + "/ws1/mb16" for end in ("a" * 20, "b" * 20)]
-    shown = sheet(*(TableRow({"case_name": name, "seconds": 1.0}, "group") for name in names)).to_text(80)
+    shown = view_table(*(TableRow({"case_name": name, "seconds": 1.0}, "group") for name in names)).to_text(
+        80
+    )
     lines = shown.splitlines()
     assert list(dict.fromkeys(line for line in lines if line in names)) == names
     assert max(map(len, lines)) <= 80
@@ -46,7 +48,7 @@ def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> No
 
 
 def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absent() -> None:
-    made = sheet(
+    made = view_table(
         TableRow(
             {"case_name": TableCell("ddp/ws2", "ddp[a]"), "case_id": "x", "seconds": 0.0123456, "good": True}
         ),
@@ -72,7 +74,7 @@ def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absen
 
 
 def test_a_sentence_in_place_of_numbers_is_folded_once() -> None:
-    lines = sheet(TableRow({"case_name": "ddp"}, sentence="crashed: " + "word " * 200)).to_text_lines(80)
+    lines = view_table(TableRow({"case_name": "ddp"}, sentence="crashed: " + "word " * 200)).to_text_lines(80)
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
 
@@ -97,7 +99,7 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -
     assert caption
 
 
-@pytest.mark.parametrize("view", sorted(set(all_views()) - NOT_ASKED - {"scaling", "cost"}))
+@pytest.mark.parametrize("view", sorted(set(all_views()) - NOT_REQUESTED - {"scaling", "cost"}))
 def test_every_view_of_the_sample_has_rows(view: str) -> None:
     done = call("show", str(SAMPLE), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
@@ -112,15 +114,13 @@ def test_the_view_of_scaling_has_the_efficiency_of_each_strategy_on_each_number_
 ) -> None:
     pace = {("ddp", 1): 100.0, ("ddp", 2): 150.0, ("fsdp", 1): 100.0, ("fsdp", 2): 120.0}
     records = [measured(case(label, devices), tokens) for (label, devices), tokens in pace.items()]
-    run = Run.create(tmp_path, info(*(record.case for record in records)), "")
-    for record in records:
-        run.write_record(record)
+    run = stored_run(tmp_path, *records)
     table = json.loads(call("show", str(run.folder), "--view", "scaling", "--json").stdout)
     efficiency = {(row["series"], row["devices"]): row["efficiency"] for row in table["rows"]}
     assert efficiency == {("ddp", 1): 1.0, ("ddp", 2): 0.75, ("fsdp", 1): 1.0, ("fsdp", 2): 0.6}
 
 
-@pytest.mark.parametrize("view", sorted(NOT_ASKED))
+@pytest.mark.parametrize("view", sorted(NOT_REQUESTED))
 def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None:
     told = json.loads(call("show", str(SAMPLE), "--view", view, "--json").stdout)
     assert told["rows"] == []
