@@ -1,10 +1,7 @@
 """What to train with: right for record sets whose right answer is known, and honest about the noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,7 +209,7 @@ def needed_memory(device: str, **values: float) -> float | None:
     return run_of(*trials(of, 1000, mib=100, **values)).candidates[0].memory
 
 
-def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
+def test_a_device_must_hold_more_than_torchs_allocator_does():
     reserved = 300.0 * MIB
     assert needed_memory("cuda", memory_reserved_peak=reserved) == reserved + ASSUMED_CONTEXT_BYTES
     assert needed_memory("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
@@ -225,7 +222,7 @@ def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
     assert needed_memory("cpu") == 100 * MIB
 
 
-def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
+def test_what_nothing_has_measured_is_not_called_a_peak():
     assumed, reported = (
         run_of(
             *trials(case("ddp", device="cuda"), 1000, mib=1024, **own),
@@ -288,7 +285,7 @@ def test_the_first_version_of_fsdp_is_the_last_resort_of_a_tie():
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return stored_run(tmp_path, *trials(DDP, 1000, 1010, mib=800), *trials(OFFLOAD, 350, 355, mib=100))
 
 

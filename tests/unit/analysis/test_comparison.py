@@ -1,13 +1,10 @@
 """Two runs side by side: what changed, what may not be compared, and what else was not the same."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,7 @@ from distbench.report.comparison import (
 )
 from support.records import case, failed, measured, run_of, stored_run
 from support.run_histories import stored
-from support.runs import QUICK, Finished, call
+from support.runs import QUICK, call
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 
@@ -44,7 +41,7 @@ def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, CasePa
     return {pair.name: pair for pair in compare_cases(*(one.cases for one in sides))}
 
 
-def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
+def test_two_cases_of_one_name_have_numbers_of_their_own():
     other = case("ddp", seed=2)
     assert (other.name == DDP.name, other.id == DDP.id) == (True, False)
     before = run_of(*trials(DDP, 100, 101, 102), *trials(other, 100, 101, 102))
@@ -85,7 +82,7 @@ def test_of_memory_less_is_better_and_the_same_is_the_same():
     assert found[FSDP.name].change("memory_peak").word == "same"
 
 
-def test_memory_that_has_two_levels_changes_with_neither() -> None:
+def test_memory_that_has_two_levels_changes_with_neither():
     """FSDP2 on gloo peaks at one of two levels 2.8 % apart; the other cases at the same in every trial."""
     low, high = 1e6, 1.028e6
 
@@ -100,7 +97,7 @@ def test_memory_that_has_two_levels_changes_with_neither() -> None:
     assert (steady.before.value, steady.after.value) == (1e6, 1e6), "other cases' trials say nothing of it"
 
 
-def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte() -> None:
+def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte():
     large = 3 * 2**41 + 1
     before, after = (trials(DDP, 1000, 1010, 990, comm_bytes=large + more) for more in (0, 2))
     change = pairs(before, after)[DDP.name].change("comm_bytes")
@@ -124,14 +121,14 @@ def between_day_sentence(spread: float, *, is_known: bool) -> float:
     return float(np.mean(found))
 
 
-def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much() -> None:
+def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much():
     assert between_day_sentence(0.02, is_known=False) > 0.3
     # two standard errors of a share of 150
     assert between_day_sentence(0.02, is_known=True) <= 0.05 + 0.036
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 3), (37, 3)])
-def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: int, rounds: int) -> None:
+def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases, rounds):
     rng = np.random.default_rng(5)
     alike = [case(f"case{i}") for i in range(cases)]
 
@@ -150,7 +147,7 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: i
     assert np.mean(told) <= 0.08
 
 
-def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on() -> None:
+def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on():
     past = RunVariances({(DDP.id, "tokens_per_s"): RunVariance(0.01, 7)})
     before, after = run_of(*trials(DDP, 1000, 1001, 999)), run_of(*trials(DDP, 800, 801, 799))
     (pair,) = compare_cases(before.cases, after.cases, past)
@@ -165,13 +162,13 @@ def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on()
     assert "is unknown" in " ".join(comparison_sentences(unknown))
 
 
-def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
+def test_runs_before_and_after_a_step_do_not_make_days_differ():
     assert run_variance([[100.0, 101.0, 99.0], [50.0, 50.5, 49.5]]).deviation == pytest.approx(0.01, rel=0.01)
     assert run_variance([[100.0, 101.0], [50.0]]) is None
     assert run_variance([[0.0, 101.0, 100.0]]) is None
 
 
-def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, capsys) -> None:
+def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path, capsys):
     folders = [
         stored(tmp_path / f"{day}", day, *trials(DDP, speed, speed * 1.001)).folder
         for day, speed in enumerate((1000, 1030, 970, 1020, 980, 1010, 950))
@@ -184,9 +181,7 @@ def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, ca
     )
 
 
-def test_why_nothing_is_known_of_other_days_is_said(
-    two_runs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_nothing_is_known_of_other_days_is_said(two_runs, capsys, monkeypatch):
     assert main(["compare", *two_runs, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["days_absent"].startswith("3 runs")
     monkeypatch.setitem(sys.modules, "ruptures", None)
@@ -196,7 +191,7 @@ def test_why_nothing_is_known_of_other_days_is_said(
     assert "detecting changes between runs needs ruptures" in " ".join(capsys.readouterr().out.split())
 
 
-def test_other_runs_that_can_not_be_read_are_named(tmp_path: Path, two_runs: list[str], capsys) -> None:
+def test_other_runs_that_can_not_be_read_are_named(tmp_path, two_runs, capsys):
     torn = tmp_path / "torn/run.json"
     torn.parent.mkdir()
     torn.write_text("{")
@@ -297,7 +292,7 @@ def test_what_differs_in_the_environment_is_told():
 
 
 @pytest.fixture
-def two_runs(tmp_path: Path) -> list[str]:
+def two_runs(tmp_path) -> list[str]:
     return [
         str(stored_run(tmp_path / f"{speed}", *trials(DDP, speed, speed * 1.01, speed * 0.99)).folder)
         for speed in (1000, 900)
@@ -348,7 +343,7 @@ def test_a_hostile_name_is_text_in_markdown():
 
 
 @pytest.mark.train
-def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite: Callable[..., Finished]) -> None:
+def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite):
     done = run_suite(QUICK + "strategies: [ddp]")
     out = done.folder.parent
     told = call(
@@ -365,7 +360,7 @@ def of_preset(preset: str, label: str, size: int, **changes: Any) -> Case:
     return case(label, workload=workload, batch=Batch(size, size // 2, 1), **changes)
 
 
-def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() -> None:
+def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy():
     before = [*trials(of_preset("tiny", "ddp", 8), 1000, 1010), *trials(of_preset("tiny", "zero2", 8), 600)]
     after = [*trials(of_preset("1b", "ddp", 16), 100, 101), *trials(of_preset("1b", "fsdp", 16), 160, 161)]
     made = compare_runs(run_of(*before), run_of(*after))
@@ -384,14 +379,14 @@ def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() ->
     assert comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
 
 
-def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
+def test_what_both_runs_have_is_compared_although_other_cases_differ():
     larger = replace(FSDP, batch=Batch(16, 8, 1))
     made = compare_runs(run_of(*BEFORE), run_of(*trials(DDP, 1100, 1110), *trials(larger, 100, 101)))
     assert made.work_differences == {}
     assert [pair.name for pair in made.pairs if pair.change("tokens_per_s")] == [DDP.name]
 
 
-def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
+def test_a_strategy_with_several_cases_is_matched_with_none_of_them():
     several = [of_preset("1b", "ddp", 8, threads=n, name=f"ddp/t{n}") for n in (1, 2)]
     after = [record for of in several for record in trials(of, 100, 101)]
     made = compare_runs(run_of(*trials(of_preset("tiny", "ddp", 8), 1000)), run_of(*after))
@@ -402,9 +397,7 @@ def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("form", ["", "--md"])
-def test_the_same_run_twice_is_noticed(
-    form: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_same_run_twice_is_noticed(form, tmp_path, command):
     run = str(stored(tmp_path / "1", 1, *BEFORE).folder)
     code, output, _ = command("compare", run, f"{run}/", *form.split())
     assert (code, "Both are the same run" in output, "ddp" in output) == (0, True, False)

@@ -4,8 +4,6 @@
 ``deep`` draws more of them, over more kinds of noise and numbers of trials.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -22,7 +20,6 @@ from distbench.analysis.wording.findings import key_findings
 from support.random_runs import (
     CASES,
     NOISE,
-    Draw,
     candidate,
     coverage,
     heavy_tails,
@@ -83,7 +80,7 @@ def test_of_equal_cases_none_is_said_to_be_beaten():
 
 @pytest.mark.parametrize("trials", [2, 5])
 @pytest.mark.parametrize("draw", [two_noisy_cases, heavy_tails])
-def test_intervals_hold_under_other_noise(draw: Draw, trials: int):
+def test_intervals_hold_under_other_noise(draw, trials):
     assert 0.93 <= np.mean(tally(draw, trials, 150, 4).held) <= 0.97
 
 
@@ -97,7 +94,7 @@ def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds()
 @pytest.mark.deep
 @pytest.mark.parametrize("trials", [2, 3, 5, 10])
 @pytest.mark.parametrize("draw", [equal_noise, normal, two_noisy_cases, heavy_tails])
-def test_every_interval_holds_over_many_runs(draw: Draw, trials: int):
+def test_every_interval_holds_over_many_runs(draw, trials):
     found = tally(draw, trials, 1000, 5)
     assert 0.93 <= np.mean(found.held) <= 0.97
     assert np.mean(found.false) <= 0.05
@@ -135,7 +132,7 @@ def test_independent_trials_seldom_look_as_if_they_resembled_one_another():
     ("cases", "rounds", "rho", "least"),
     [(18, 3, 0.0, 0.94), (18, 10, 0.0, 0.94), (8, 5, 0.0, 0.93), (18, 3, 0.5, 0.84), (18, 10, 0.5, 0.92)],
 )
-def test_intervals_hold_whatever_lasts(cases: int, rounds: int, rho: float, least: float):
+def test_intervals_hold_whatever_lasts(cases, rounds, rho, least):
     assert coverage(cases, rounds, rho, 200)[0] >= least
 
 
@@ -152,7 +149,7 @@ def test_a_run_whose_trials_resemble_one_another_says_so():
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 100), (18, 80), (37, 40)])
-def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases: int, rounds: int):
+def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases, rounds):
     rng = np.random.default_rng(17)
     for _ in range(3):
         logs = 0.03 * rng.standard_normal((cases, rounds))
@@ -204,7 +201,7 @@ def test_what_has_no_logarithm_is_refused(bad):
 
 
 @pytest.mark.parametrize(("count", "freedom"), [(2, 4), (5, 2.5), (18, 34), (40, 6)])
-def test_the_range_has_its_textbook_quantile(count: int, freedom: float):
+def test_the_range_has_its_textbook_quantile(count, freedom):
     known = stats.studentized_range.ppf(0.95, count, freedom) / math.sqrt(2)
     assert studentized_range_quantile(0.95, count, freedom) == pytest.approx(known, rel=0.005)
 

@@ -1,7 +1,5 @@
 """What training costs: a price in the suite or on the command line, and the numbers made of it."""
 
-from __future__ import annotations
-
 import json
 import re
 

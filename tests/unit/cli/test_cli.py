@@ -1,7 +1,5 @@
 """The command line: what it prints, where, and with which exit code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -27,7 +25,7 @@ world_sizes: [1]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], str]:
+def write(tmp_path) -> Callable[[str], str]:
     return lambda text: str(write_suite(tmp_path, text, "mine.yaml"))
 
 
@@ -37,11 +35,7 @@ def write(tmp_path: Path) -> Callable[[str], str]:
         (("batch:", "bach:"), ":2", "bach = {global_batch_size: 8}: unknown key; did you mean 'batch'?"),
         (("8}", "eight}"), ":2", "batch.global_batch_size = 'eight': expected a whole number"),
         (("8}", "-8}"), ":2", "batch.global_batch_size = -8: must be at least 1"),
-        (
-            ("8}", "8, global_batch_size: 4}"),
-            ":2",
-            "batch.global_batch_size: duplicate key; keep one",
-        ),
+        (("8}", "8, global_batch_size: 4}"), ":2", "batch.global_batch_size: duplicate key; keep one"),
         (("ddp", "dddp"), ":3", "strategies[1] = 'dddp': unknown; did you mean 'ddp'?"),
         (
             ("transformer", "transfomer"),

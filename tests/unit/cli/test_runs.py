@@ -1,7 +1,5 @@
 """``distbench runs``: what lies in a folder of runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -16,7 +14,7 @@ FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """Two runs of which the second is older, with nothing but what was measured."""
     for name, created in (("new", "2026-03-01T10:00:00Z"), ("old", "2026-01-01T10:00:00Z")):
         run = tmp_path / f"tiny-{name}"

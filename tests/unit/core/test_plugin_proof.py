@@ -4,8 +4,6 @@
 the kind of job ``probe``. Most of it is tried on stored records, and on a launcher that starts nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -91,7 +89,7 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory) -> Run:
     """A run with records of the strategy and of the metric."""
     return stored(tmp_path_factory.mktemp("proof") / "run", 1, *records())
 
@@ -118,20 +116,20 @@ def page_sections(folder: Path) -> set[str]:
 # a strategy
 
 
-def test_a_strategy_describes_its_own_settings(run: Run) -> None:
+def test_a_strategy_describes_its_own_settings(run):
     assert RunAnalysis.read(run).parity.findings == {}
     silent = [dataclasses.replace(each, described_strategy=None) for each in run.records()]
     findings = RunAnalysis(run.info(), silent).parity.findings
     assert {(each.key, each.kind) for each in findings[ECHOED.id]} == {("echoes", "unknown")}
 
 
-def test_a_strategy_is_picked_by_its_own_simplicity(run: Run) -> None:
+def test_a_strategy_is_picked_by_its_own_simplicity(run):
     done = call("pick", str(run.folder), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pick"]["case"] == "echoed"
 
 
-def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run: Run) -> None:
+def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run):
     (moved,) = [note for note in notes(run, "communication") if "the echo" in note]
     assert "100 kB" in moved or "97.7 KiB" in moved
     assert "echoes = 1" in moved
@@ -144,7 +142,7 @@ def notes(run: Run, view: str) -> Sequence[str]:
     return [str(note) for note in told["notes"]]
 
 
-def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run: Run) -> None:
+def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run):
     done = call("adopt", str(run.folder), ECHOED.name, "--as", "torch")
     assert done.returncode == 2
     assert "echoed" in done.stderr and "plug-in" in done.stderr
@@ -153,7 +151,7 @@ def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run: Run) -
 # a launcher
 
 
-def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
+def test_a_launcher_is_planned_for_its_own_machine(tmp_path):
     suite = write_suite(tmp_path, PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
     planned = json.loads(call("plan", str(suite), "--json").stdout)
     assert [each["world_size"] for each in planned["cases"]] == [1, 2, 4]
@@ -165,7 +163,7 @@ def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
 # a metric
 
 
-def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
+def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run):
     told = view_text(run, "beats")
     assert told["caption"] == "One row a step and rank."
     assert {each["name"]: each["unit"] for each in told["columns"]}["volts"] == "V"
@@ -178,7 +176,7 @@ def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
     assert {each["name"]: each["doc"] for each in table["columns"]}["volts"] == "How strong the beat was."
 
 
-def test_a_view_is_a_chapter_and_a_table_of_sql_too(run: Run) -> None:
+def test_a_view_is_a_chapter_and_a_table_of_sql_too(run):
     expected = {"case_name": ECHOED.name, "strongest": 2.0, "pulse_beats": 4.0}
     (row,) = view_text(run, "pulse")["rows"]
     assert expected.items() <= row.items()
@@ -192,9 +190,7 @@ def test_a_view_is_a_chapter_and_a_table_of_sql_too(run: Run) -> None:
 @pytest.mark.parametrize(
     ("taken", "word", "gravity", "code"), [(3, "complete", "ok", 0), (2, "short", "bad", 1)]
 )
-def test_a_kind_of_job_is_run_judged_shown_and_gated(
-    tmp_path: Path, taken: int, word: str, gravity: str, code: int
-) -> None:
+def test_a_kind_of_job_is_run_judged_shown_and_gated(tmp_path, taken, word, gravity, code):
     text = PRETENDED + PROBED.replace("TAKEN", str(taken))
     finished = run_in(tmp_path, text)
     assert finished.code == code, finished.errors
@@ -232,7 +228,7 @@ probe: {steps: 3}
 
 
 @pytest.mark.train
-def test_all_of_it_is_run_together(tmp_path: Path) -> None:
+def test_all_of_it_is_run_together(tmp_path):
     finished = run_in(tmp_path, QUICK + REAL)
     assert finished.code == 0, finished.errors
     assert {row["status"] for row in finished.cases.values()} == {"measured"}

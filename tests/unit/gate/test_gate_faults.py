@@ -1,7 +1,5 @@
 """A gate that is killed leaves the user's repository as it was, and nothing behind for good."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -20,7 +18,6 @@ from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
-from support.fault_table import Drill
 from support.repositories import git
 from support.runs import PLUGINS
 from support.suites import SuiteText, write_suite
@@ -39,7 +36,7 @@ gate: {efficiency: false}
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch) -> Path:
     """A repository whose suite has changed since its only commit, and a folder for temporary files."""
     monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
     (tmp_path / "tmp").mkdir()
@@ -78,7 +75,7 @@ def hanging_trial_start(folder: Path, gated: subprocess.Popen[str], before: int 
 
 
 @pytest.mark.drill("gate: kill -9, then --resume")
-def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: Drill) -> None:
+def test_a_killed_gate_leaves_the_repository_as_it_was(repository, drill):
     folder = repository.parent
 
     def state() -> list[str | Path]:
@@ -103,7 +100,7 @@ def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: 
     drill.seen("nothing in the repository or in the folder of temporary files")
 
 
-def test_a_temporary_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_in_use_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     other = tmp_path / ".distbench-tmp-somewhat-else"
     other.mkdir()
@@ -126,9 +123,7 @@ def test_a_temporary_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: py
         ),
     ],
 )
-def test_a_baseline_that_is_no_revision_is_refused(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, drill: Drill, revision: str, path: str, told: str
-) -> None:
+def test_a_baseline_that_is_no_revision_is_refused(repository, monkeypatch, drill, revision, path, told):
     monkeypatch.setenv("PATH", path)
     refused = gate(repository, "--baseline", revision)
     _, errors = refused.communicate()
@@ -137,7 +132,7 @@ def test_a_baseline_that_is_no_revision_is_refused(
     assert not (repository / "mine").exists()
 
 
-def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> None:
+def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path):
     file = write_suite(
         tmp_path, SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n")
     )

@@ -1,7 +1,5 @@
 """What the gate makes of pairs of records: laws that hold whatever is measured, and each number's rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

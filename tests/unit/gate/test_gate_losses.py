@@ -1,7 +1,5 @@
 """Whether a gate sees a different training: the arms' losses, step by step, beside what rounding may do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -57,7 +55,7 @@ def faster_curve(losses: np.ndarray) -> list[Record]:
     return [trial(losses, 0.85 + 1e-4 * i) for i in range(TRIALS)]
 
 
-def test_a_candidate_that_learns_nothing_is_another_training_and_no_improvement() -> None:
+def test_a_candidate_that_learns_nothing_is_another_training_and_no_improvement():
     """The audit's: a loss of 11.0 for 2.5 and a step that is 15 % shorter, all else the same."""
     verdict = loss_finding(same_curve(CURVE), faster_curve(np.full_like(CURVE, 11.0)))
     assert verdict.word == "invalid"
@@ -68,7 +66,7 @@ def test_a_candidate_that_learns_nothing_is_another_training_and_no_improvement(
     assert "not an improvement" in pace.said
 
 
-def test_another_training_that_is_meant_is_told_and_passes() -> None:
+def test_another_training_that_is_meant_is_told_and_passes():
     verdict = loss_finding(same_curve(CURVE), faster_curve(CURVE + 1.0), "ignored")
     assert verdict.word == "improved"
     (told,) = (one for one in verdict.findings if one.metric == "trial")
@@ -76,13 +74,13 @@ def test_another_training_that_is_meant_is_told_and_passes() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 20, WARMUP + STEPS])
-def test_the_first_step_that_differs_is_named(step: int) -> None:
+def test_the_first_step_that_differs_is_named(step):
     other = CURVE.copy()
     other[step - 1 :] *= 1.3
     assert f"trains differently: at step {step} " in loss_finding(same_curve(CURVE), same_curve(other)).said
 
 
-def test_what_rounding_does_is_the_same_training() -> None:
+def test_what_rounding_does_is_the_same_training():
     """A difference of an ulp that doubles every four steps, as strategies beside each other have."""
     drift = 1 + 1e-7 * 2 ** (np.arange(len(CURVE)) / 4)
     assert loss_finding(same_curve(CURVE), same_curve(CURVE * drift)).word == "pass"
@@ -98,9 +96,7 @@ def test_what_rounding_does_is_the_same_training() -> None:
         (PrecisionConfig(), {"matmul_precision": "high"}, "pass"),
     ],
 )
-def test_a_coarser_dtype_rounds_more(
-    precision: PrecisionConfig, environment: dict[str, object], word: str
-) -> None:
+def test_a_coarser_dtype_rounds_more(precision, environment, word):
     case = replace(CASE, precision=precision)
     off = CURVE * (1 + 1e-4)
     arms = (same_curve(losses, case=case, environment=environment) for losses in (CURVE, off))
@@ -108,7 +104,7 @@ def test_a_coarser_dtype_rounds_more(
 
 
 @pytest.mark.parametrize(("factor", "word"), [(1.004, "pass"), (1.03, "invalid")])
-def test_a_loss_that_the_model_gives_in_16_bits_has_no_finer_resolution(factor: float, word: str) -> None:
+def test_a_loss_that_the_model_gives_in_16_bits_has_no_finer_resolution(factor, word):
     """Rounding in training explains 0.2 % at step 1; numbers of bf16 are 0.4 to 0.8 % apart."""
     short = {"precision": PrecisionConfig(compute="bf16")}, {"environment": {LOSS_DTYPE_KEY: "bf16"}}
     arms = [
@@ -135,26 +131,26 @@ def detection_rate(change: Callable[[np.ndarray], np.ndarray], sd: float, gates:
     )
 
 
-def test_kernels_that_are_not_deterministic_make_no_other_training() -> None:
+def test_kernels_that_are_not_deterministic_make_no_other_training():
     assert detection_rate(lambda losses: losses, sd=0.3) <= 0.01
 
 
-def test_another_training_is_seen_through_kernels_that_are_not_deterministic() -> None:
+def test_another_training_is_seen_through_kernels_that_are_not_deterministic():
     assert detection_rate(lambda losses: losses * 1.02, sd=0.02) >= 0.99
 
 
-def test_a_loss_near_zero_has_the_rounding_of_what_it_was() -> None:
+def test_a_loss_near_zero_has_the_rounding_of_what_it_was():
     learned = np.linspace(3, 1e-7, len(CURVE))
     assert loss_divergence(learned[None], learned[None] + 5e-7, "fp32").first_unexplained is None
     assert loss_divergence(-learned[None], -learned[None] + 1.0, "fp32").first_unexplained is not None
 
 
-def test_no_dtype_explains_a_fifth_of_the_loss() -> None:
+def test_no_dtype_explains_a_fifth_of_the_loss():
     late = np.arange(10**4)
     assert max(BETWEEN_ARMS.limits(dtype, late).max() for dtype in BETWEEN_ARMS.bounds) < 0.2
 
 
-def test_losses_that_only_the_baseline_reports_are_missing() -> None:
+def test_losses_that_only_the_baseline_reports_are_missing():
     silent = [replace(record, samples={}, warmup_losses=[]) for record in same_curve(CURVE)]
     assert loss_finding(same_curve(CURVE), silent).word == "missing"
     for after in (silent, same_curve(CURVE)):
@@ -163,7 +159,7 @@ def test_losses_that_only_the_baseline_reports_are_missing() -> None:
         assert [one.notable for one in verdict.findings if "were not compared" in one.said] == [True]
 
 
-def test_the_warm_up_is_compared_where_no_metric_keeps_the_timed_losses() -> None:
+def test_the_warm_up_is_compared_where_no_metric_keeps_the_timed_losses():
     arms = (
         [replace(record, samples={}) for record in same_curve(losses)] for losses in (CURVE, CURVE * 1.01)
     )
@@ -171,7 +167,7 @@ def test_the_warm_up_is_compared_where_no_metric_keeps_the_timed_losses() -> Non
 
 
 @pytest.mark.parametrize(("step", "word"), [(8, "invalid"), (10, "pass")])
-def test_losses_are_compared_up_to_the_first_that_one_rank_does_not_know(step: int, word: str) -> None:
+def test_losses_are_compared_up_to_the_first_that_one_rank_does_not_know(step, word):
     other = CURVE.copy()
     other[step - 1 :] *= 1.3
     arms = (same_curve(CURVE), same_curve(other))
@@ -191,7 +187,7 @@ def moved_training(first: int) -> list[np.ndarray]:
     return [amplified(first + number) for number in range(4)]
 
 
-def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
+def test_honest_trainings_that_amplify_rounding_are_not_called_another_training():
     usual = [loss_finding(same_curve(CURVE), same_curve(amplified(seed))) for seed in range(0, 200, 10)]
     assert {verdict.word for verdict in usual} == {"invalid"}, "what is usual does not do"
     tried = [
@@ -204,7 +200,7 @@ def test_honest_trainings_that_amplify_rounding_are_not_called_another_training(
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 8])
-def test_a_mistake_is_found_although_the_training_amplifies_rounding(step: int) -> None:
+def test_a_mistake_is_found_although_the_training_amplifies_rounding(step):
     wrong = amplified(0)
     wrong[step - 1 :] *= 1.01
     said = loss_finding(same_curve(CURVE), same_curve(wrong), moved=moved_training(1)).said
@@ -212,7 +208,7 @@ def test_a_mistake_is_found_although_the_training_amplifies_rounding(step: int) 
 
 
 @pytest.mark.parametrize("size", [0.01, 0.001])
-def test_a_mistake_that_comes_late_is_found_where_the_training_hardly_amplifies_rounding(size: float) -> None:
+def test_a_mistake_that_comes_late_is_found_where_the_training_hardly_amplifies_rounding(size):
     """What rounding usually does explains 1% from step 15 on, and 10% from step 20 on."""
     calm = [amplified(seed, growth=1.2) for seed in range(4)]
     late = CURVE * (1 + size * (np.arange(len(CURVE)) >= 15))
@@ -222,7 +218,7 @@ def test_a_mistake_that_comes_late_is_found_where_the_training_hardly_amplifies_
     assert "trains differently: at step 16 " in said
 
 
-def test_honest_arms_stay_within_what_their_own_training_makes_of_rounding() -> None:
+def test_honest_arms_stay_within_what_their_own_training_makes_of_rounding():
     for growth in (1.0, 1.2, 1.5):
         moved = [amplified(seed, growth) for seed in range(4)]
         honest = [
@@ -232,7 +228,7 @@ def test_honest_arms_stay_within_what_their_own_training_makes_of_rounding() -> 
         assert {verdict.word for verdict in honest} == {"pass"}
 
 
-def test_what_a_sharp_limit_that_was_seen_allows_is_the_same_training() -> None:
+def test_what_a_sharp_limit_that_was_seen_allows_is_the_same_training():
     off = CURVE * (1 + 1e-4 * (np.arange(len(CURVE)) >= 2))
     assert loss_finding(same_curve(CURVE), same_curve(off)).word == "invalid"
     verdict = loss_finding(same_curve(CURVE), same_curve(off), moved=[(CURVE + off) / 2])
@@ -242,20 +238,20 @@ def test_what_a_sharp_limit_that_was_seen_allows_is_the_same_training() -> None:
     )
 
 
-def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
+def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads():
     broken = [np.where(np.arange(len(CURVE)) >= 4, np.nan, CURVE)]
     for step, word in ((4, "invalid"), (5, "inconclusive")):
         wrong = CURVE * (1 + 0.2 * (np.arange(1, len(CURVE) + 1) >= step))
         assert loss_finding(same_curve(CURVE), same_curve(wrong), moved=broken).word == word
 
 
-def test_moved_trainings_that_are_shorter_explain_no_later_step() -> None:
+def test_moved_trainings_that_are_shorter_explain_no_later_step():
     late = CURVE * (1 + 0.2 * (np.arange(1, len(CURVE) + 1) >= 9))
     far = [CURVE[:8] * 1.3]
     assert loss_finding(same_curve(CURVE), same_curve(late), moved=far).word == "invalid"
 
 
-def test_rounding_is_tried_only_where_losses_part_further_than_it_leads_in_one_step() -> None:
+def test_rounding_is_tried_only_where_losses_part_further_than_it_leads_in_one_step():
     pairs, honest = (
         list(zip(same_curve(CURVE), same_curve(CURVE * by), strict=True)) for by in (1 + 1e-5, 1 + 1e-7)
     )
@@ -267,7 +263,7 @@ def test_rounding_is_tried_only_where_losses_part_further_than_it_leads_in_one_s
     )
 
 
-def test_what_moved_weights_would_excuse_is_told_where_losses_are_ignored() -> None:
+def test_what_moved_weights_would_excuse_is_told_where_losses_are_ignored():
     verdict = loss_finding(same_curve(CURVE), same_curve(amplified(0)), "ignored", moved_training(1))
     assert verdict.word == "pass"
     assert "ignored by gate.loss" in "".join(one.said for one in verdict.findings if one.notable)

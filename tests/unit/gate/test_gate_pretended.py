@@ -1,7 +1,5 @@
 """Whole gates by the command line, whose trials are made up: what two series and two baselines come to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +28,7 @@ Gated = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture
-def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gated:
+def gated(tmp_path, monkeypatch, capsys) -> Gated:
     """Run a gate; return its exit code and its result."""
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parents[2] / "plugins"))
     monkeypatch.chdir(tmp_path)
@@ -49,7 +47,7 @@ def verdict_words(result: dict[str, Any]) -> dict[str, str]:
     return {finding["metric"]: finding["word"] for finding in case["findings"]}
 
 
-def test_equal_arms_pass_with_one_series(gated: Gated, tmp_path: Path) -> None:
+def test_equal_arms_pass_with_one_series(gated, tmp_path):
     code, result = gated("--self-test")
     assert (code, result["word"]) == (0, "pass")
     assert verdict_words(result) == {"tokens_per_s": "pass", "peak_memory": "pass"}
@@ -66,9 +64,7 @@ def test_equal_arms_pass_with_one_series(gated: Gated, tmp_path: Path) -> None:
         ("values.memory_peak=9.0e+5", "peak_memory", "regressed", 1),
     ],
 )
-def test_better_and_worse_take_a_second_series(
-    gated: Gated, before: str, metric: str, word: str, code: int
-) -> None:
+def test_better_and_worse_take_a_second_series(gated, before, metric, word, code):
     done, result = gated("--set-baseline", f"{PRETEND}.{before}")
     assert (done, verdict_words(result)[metric]) == (code, word)
     (case,) = result["cases"]
@@ -76,7 +72,7 @@ def test_better_and_worse_take_a_second_series(
     assert "confirmed by a fresh series" in next(f["said"] for f in case["findings"] if f["metric"] == metric)
 
 
-def test_a_model_that_learns_something_else_is_another_training_however_fast(gated: Gated) -> None:
+def test_a_model_that_learns_something_else_is_another_training_however_fast(gated):
     faster = ("--set-baseline", f"{PRETEND}.step_s=0.12", "--set-baseline", f"{PRETEND}.values.loss=1.1")
     code, result = gated(*faster)
     assert (code, result["word"]) == (1, "invalid")
@@ -120,7 +116,7 @@ class MovesResults(JobResults):
 
 
 @pytest.fixture
-def moved_losses_gate(gated: Gated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
+def moved_losses_gate(gated, tmp_path, monkeypatch) -> Gated:
     """A gate whose suite has a kind of job that moves weights."""
     kind, suite = tmp_path / "jobs" / "moves" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
@@ -137,8 +133,8 @@ def trials(folder: Path) -> int:
 
 
 def test_losses_that_part_no_further_than_rounding_leads_the_baseline_are_not_told_apart(
-    moved_losses_gate: Gated, tmp_path: Path
-) -> None:
+    moved_losses_gate, tmp_path
+):
     lower = {"loss": 2.45, "moved_loss": 2.47}
     arguments = [f"--set-baseline={PRETEND}.values.{name}={loss}" for name, loss in lower.items()]
     code, result = moved_losses_gate(*arguments)
@@ -152,13 +148,13 @@ def test_losses_that_part_no_further_than_rounding_leads_the_baseline_are_not_to
     assert trials(tmp_path) - made == 2, "only the two that warm up"
 
 
-def test_no_rounding_is_tried_where_the_losses_are_the_same(moved_losses_gate: Gated, tmp_path: Path) -> None:
+def test_no_rounding_is_tried_where_the_losses_are_the_same(moved_losses_gate, tmp_path):
     code, result = moved_losses_gate("--self-test")
     assert (code, result["word"]) == (0, "pass")
     assert not list(tmp_path.glob("out/*/*/moves"))
 
 
-def test_an_older_baseline_is_compared_too_by_what_creeps(gated: Gated, tmp_path: Path) -> None:
+def test_an_older_baseline_is_compared_too_by_what_creeps(gated, tmp_path):
     suite = tmp_path / "suite.yaml"
     git(tmp_path, "init", "-q", "-b", "main")
     for name in ("pinned", "main"):
@@ -175,14 +171,14 @@ def test_an_older_baseline_is_compared_too_by_what_creeps(gated: Gated, tmp_path
 
 
 @pytest.mark.parametrize("alone", [("--self-test",), ("--baseline", "main", "--dry-run")])
-def test_an_older_baseline_alone_is_given_as_the_baseline(gated: Gated, alone: tuple[str, ...]) -> None:
+def test_an_older_baseline_alone_is_given_as_the_baseline(gated, alone):
     code, result = gated(*alone, "--since", "pinned")
     assert code == 2
     assert "give it as --baseline" in result["errors"]
 
 
 @pytest.mark.parametrize(("word", "code"), [("pass", 0), ("regressed", 1), ("inconclusive", 3)])
-def test_what_crept_in_since_an_older_baseline_fails_the_gate(word: Any, code: int) -> None:
+def test_what_crept_in_since_an_older_baseline_fails_the_gate(word, code):
     cases = [
         (CaseVerdict("ddp", "ddp", 2, (MetricFinding("tokens_per_s", each, ""),)),) for each in ("pass", word)
     ]

@@ -1,7 +1,5 @@
 """What ``gate:`` in a suite allows, which cases of two plans go together, and what a machine can resolve."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable
@@ -39,12 +37,12 @@ gate: """
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
+def write(tmp_path) -> Callable[[str], Path]:
     return lambda gate: write_suite(tmp_path, SUITE + gate + "\n", "mine.yaml")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -96,10 +94,7 @@ _FRACTION = "expected a fraction between 0 and 1, such as"
     ("gate", "said"),
     [
         ("{efficency: 3%}", "mine.yaml:6: gate.efficency = '3%': unknown key; did you mean 'efficiency'?"),
-        (
-            "{tokens_per_s: 0}",
-            "mine.yaml:6: gate.tokens_per_s = 0: must be above 0",
-        ),
+        ("{tokens_per_s: 0}", "mine.yaml:6: gate.tokens_per_s = 0: must be above 0"),
         ("{efficiency: 200%}", f"mine.yaml:6: gate.efficiency = '200%': {_FRACTION}"),
         ("{peak_memory: -1%}", f"mine.yaml:6: gate.peak_memory = '-1%': {_FRACTION}"),
         ("{comm_bytes: true}", f"mine.yaml:6: gate.comm_bytes = true: {_FRACTION}"),

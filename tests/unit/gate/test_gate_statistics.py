@@ -1,7 +1,5 @@
 """The gate's false alarms and its power, simulated: what it promises holds for made-up machines."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

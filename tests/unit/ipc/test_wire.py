@@ -1,7 +1,5 @@
 """Connections of agents: who knows the token gets in, and nobody else gets a word in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource
@@ -41,7 +39,7 @@ def channel_pair(pair: Pair, token: str, other: str) -> tuple[AuthenticatedChann
         return controller.result(), agent.result()
 
 
-def test_messages_arrive_whole_and_in_their_order(connected_pair: Callable[[], Pair]) -> None:
+def test_messages_arrive_whole_and_in_their_order(connected_pair):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
     sent = [LaunchFailed("é" * n) for n in (1, 100_000, 3)]
@@ -58,9 +56,7 @@ def test_messages_arrive_whole_and_in_their_order(connected_pair: Callable[[], P
     assert not controller.alive
 
 
-def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
-    connected_pair: Callable[[], Pair],
-) -> None:
+def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(connected_pair):
     token, pair = new_token(), connected_pair()
     controller, agent = channel_pair(pair, token, token)
     controller.send(StopLaunch())
@@ -73,12 +69,12 @@ def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
     assert agent.seconds_silent() > 0
 
 
-def test_who_does_not_know_the_token_is_refused(connected_pair: Callable[[], Pair]) -> None:
+def test_who_does_not_know_the_token_is_refused(connected_pair):
     with pytest.raises(ChannelError, match="wrong token"):
         channel_pair(connected_pair(), new_token(), new_token())
 
 
-def test_who_sends_back_what_it_was_sent_is_refused(connected_pair: Callable[[], Pair]) -> None:
+def test_who_sends_back_what_it_was_sent_is_refused(connected_pair):
     ours, theirs = connected_pair()
 
     def reflect() -> None:
@@ -89,7 +85,7 @@ def test_who_sends_back_what_it_was_sent_is_refused(connected_pair: Callable[[],
         AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
 
 
-def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair: Callable[[], Pair]) -> None:
+def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
     token, heard = new_token(), bytearray()
     ours, theirs = connected_pair()
     near, far = connected_pair()
@@ -116,7 +112,7 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair: Callable[[]
         pytest.param(bytes(4096), id="zeros"),
     ],
 )
-def test_a_stray_connection_is_refused(connected_pair: Callable[[], Pair], stray: bytes) -> None:
+def test_a_stray_connection_is_refused(connected_pair, stray):
     ours, theirs = connected_pair()
     theirs.sendall(stray)
     theirs.shutdown(socket.SHUT_WR)
@@ -125,9 +121,7 @@ def test_a_stray_connection_is_refused(connected_pair: Callable[[], Pair], stray
 
 
 @pytest.mark.parametrize("length", [2, 1 << 31])
-def test_what_somebody_puts_into_a_connection_ends_it(
-    connected_pair: Callable[[], Pair], length: int
-) -> None:
+def test_what_somebody_puts_into_a_connection_ends_it(connected_pair, length):
     token = new_token()
     pair = connected_pair()
     controller, agent = channel_pair(pair, token, token)
@@ -139,7 +133,7 @@ def test_what_somebody_puts_into_a_connection_ends_it(
     assert not agent.alive
 
 
-def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair: Callable[[], Pair]) -> None:
+def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair):
     token = new_token()
     controller, _agent = channel_pair(connected_pair(), token, token)
     for _ in range(3):
@@ -147,7 +141,7 @@ def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair: Callable[
         assert controller.seconds_silent() < 1
 
 
-def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair: Callable[[], Pair]) -> None:
+def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
@@ -164,7 +158,7 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair: Calla
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair: Callable[[], Pair]) -> None:
+def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
     with pytest.raises(ChannelError, match=r"invalid message: 67,108,9\d\d bytes, the maximum is 67,108,864"):
@@ -181,9 +175,7 @@ def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair:
         b'{"type": "RankExit", "rank": "0", "code": 0, "at": 0.0}',
     ],
 )
-def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(
-    connected_pair: Callable[[], Pair], text: bytes
-) -> None:
+def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(connected_pair, text):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
     with agent._sending:

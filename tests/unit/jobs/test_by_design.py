@@ -1,7 +1,5 @@
 """Trainings that are others by design, in records made by hand: their verdicts, and when they are picked."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any
@@ -60,7 +58,7 @@ def loss_off_by(since: int, kind: str = "parameter", by: float = 0.1) -> Noise:
     return lambda *place: by if place[0] >= since and place[1] == kind else rounding(*place)
 
 
-def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_with_how_far() -> None:
+def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_with_how_far():
     found = verdict(loss_off_by(FIRST_CHANGED_STEP))
     assert (found.word, found.gravity, found.invalidates, found.confirms_quality) == (
         DIFFERENT_BY_DESIGN,
@@ -85,7 +83,7 @@ def test_what_is_beyond_rounding_after_the_design_begins_is_no_failure_and_told_
         pytest.param(loss_off_by(FIRST_CHANGED_STEP + 1, by=math.inf), id="no number afterwards"),
     ],
 )
-def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise: Noise) -> None:
+def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise):
     found = verdict(noise)
     assert (found.word, found.gravity) == (DIFFERS, "bad")
 
@@ -98,9 +96,7 @@ def test_no_design_excuses_what_is_wrong_before_it_begins_or_is_no_number(noise:
         (DistributedDataParallel(local_sgd_period=2, local_sgd_start=2), DIFFERS),
     ],
 )
-def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_changes_them(
-    strategy: DistributedDataParallel, word: str
-) -> None:
+def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_changes_them(strategy, word):
     described = strategy.description()
     assert verdict(loss_off_by(2, "norm"), described_strategy=described).word == word
     assert verdict(loss_off_by(3, "norm"), described_strategy=described).word == DIFFERENT_BY_DESIGN
@@ -125,7 +121,7 @@ def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_ch
         (1.5, DIFFERENT_BY_DESIGN, "it rounds on purpose"),
     ],
 )
-def test_no_design_excuses_moves_of_another_order(times: float, word: str, told: str) -> None:
+def test_no_design_excuses_moves_of_another_order(times, word, told):
     record = trained(loss_off_by(FIRST_CHANGED_STEP), described_strategy=BY_DESIGN)
     rows = [
         {**row, "norm": row["norm"] * times}
@@ -153,9 +149,7 @@ def test_no_design_excuses_moves_of_another_order(times: float, word: str, told:
         ({"bounded_until": 3}, 3, DIFFERENT_BY_DESIGN),
     ],
 )
-def test_a_design_says_in_which_steps_it_moves_about_as_far(
-    bounds: dict[str, int], at: int, word: str
-) -> None:
+def test_a_design_says_in_which_steps_it_moves_about_as_far(bounds, at, word):
     record = trained(
         loss_off_by(0),
         described_strategy=StrategyDescription(by_design=IntendedDifference("it skips", 0, **bounds)),
@@ -168,14 +162,14 @@ def test_a_design_says_in_which_steps_it_moves_about_as_far(
     assert judge_cases([reference(), still], 0.001)[DDP.id].word == word
 
 
-def test_no_design_excuses_copies_that_part() -> None:
+def test_no_design_excuses_copies_that_part():
     part = {"training": "case", "step": FIRST_CHANGED_STEP + 1, "of_rank": 1, "tensor": "layer"}
     record = trained(loss_off_by(FIRST_CHANGED_STEP), described_strategy=BY_DESIGN)
     record = dataclasses.replace(record, tables={**record.tables, "check_replicas": [part]})
     assert judge_cases([reference(), record], 0.001)[DDP.id].word == DIFFERS
 
 
-def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began() -> None:
+def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began():
     assert verdict(rounding).word == ROUNDING
     assert verdict(none).word == EQUIVALENT
     later = verdict(
@@ -185,7 +179,7 @@ def test_one_that_no_rounding_tells_apart_is_equivalent_unless_it_never_began() 
     assert "but not in the steps that were checked" in later.sentence
 
 
-def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_design() -> None:
+def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_design():
     asked = dataclasses.replace(DDP, precision=PrecisionConfig(reduce="fp16"))
     found = verdict(loss_off_by(0), case=asked, described_strategy=None)
     assert found.word == DIFFERENT_BY_DESIGN
@@ -193,7 +187,7 @@ def test_gradients_that_a_suite_rounds_to_be_reduced_are_another_training_by_des
     assert verdict(loss_off_by(0), described_strategy=None).word == DIFFERS
 
 
-def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_from_the_checks() -> None:
+def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_from_the_checks():
     asked = dataclasses.replace(DDP, precision=PrecisionConfig(reduce="fp16"))
     known = [3.0, 2.5, 2.2, 2.0]
     parted = dataclasses.replace(timed(asked, known[1:]), warmup_losses=[[4.0, 3.001]] * 2)
@@ -220,14 +214,14 @@ def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_
         (LOSSES, "same losses"),
     ],
 )
-def test_timed_losses_may_part_only_after_the_design_begins(losses: list[float], word: str) -> None:
+def test_timed_losses_may_part_only_after_the_design_begins(losses, word):
     # of steps 0 and 1 gradients are reduced whole, so the loss of step 2 is the same
     run = measured_run(timed(SINGLE, LOSSES), timed(DDP, LOSSES), timed(POWERSGD, losses))
     found = {row.case.label: row.verdicts["losses"].word for row in run.cases}
     assert found == {"single": "same losses", "ddp": "same losses", "ddp+powersgd2": word}
 
 
-def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_same() -> None:
+def test_many_trainings_by_design_never_outvote_the_one_that_is_meant_to_be_the_same():
     others = [timed(powersgd_case(powersgd_rank=rank), [3.8, 3.75, 3.65]) for rank in (1, 2, 4)]
     run = measured_run(timed(DDP, LOSSES), *others)
     assert {row.verdicts["losses"].word for row in run.cases if "losses" in row.verdicts} == {
@@ -250,7 +244,7 @@ def excluded_labels(**verdicts: Verdict) -> str:
     return make_candidates(rows, {})[1].barred
 
 
-def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well() -> None:
+def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well():
     judged = Verdict("equivalence", DIFFERENT_BY_DESIGN, "ok", "as meant")
     assert "its convergence was not tested; add a section converge" in excluded_labels(equivalence=judged)
     good = converged(AS_REFERENCE, "ok")
@@ -263,7 +257,7 @@ def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_we
     assert "worse: as measured" in excluded_labels(equivalence=same, convergence=converged("worse", "bad"))
 
 
-def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target() -> None:
+def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_target():
     same = Verdict("equivalence", ROUNDING, "ok", "same", confirms_quality=True)
     parted = Verdict("losses", DIFFERENT_BY_DESIGN, "ok", "as meant")
     assert "its convergence was not tested" in excluded_labels(equivalence=same, losses=parted)
@@ -271,7 +265,7 @@ def test_timed_steps_that_part_outvote_a_check_that_saw_nothing_but_no_run_to_a_
 
 
 @pytest.mark.parametrize("noise", [none, rounding])
-def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise: Noise) -> None:
+def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise):
     def on(work: str, **changes: Any) -> Verdict:
         record = trained(noise, **changes)
         record = dataclasses.replace(record, job=with_options(record.job, work=work))
@@ -285,7 +279,7 @@ def test_on_reduced_work_no_check_vouches_for_another_training_by_design(noise: 
     assert on(reduced).confirms_quality, "what is meant to be the same does the same to smaller tensors"
 
 
-def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
+def test_the_answer_says_why_a_faster_case_was_not_taken():
     found = recommend(
         measured_run(*(timed(of, LOSSES, pace) for of, pace in ((DDP, 1000.0), (POWERSGD, 2000.0))))
     )
@@ -293,7 +287,7 @@ def test_the_answer_says_why_a_faster_case_was_not_taken() -> None:
     assert any("ddp+powersgd2 was faster, but is not recommended" in reason for reason in found.reasons)
 
 
-def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_where_that_is() -> None:
+def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_where_that_is():
     (row,) = measured_run(timed(POWERSGD, LOSSES)).cases
     row = dataclasses.replace(row, verdicts={"equivalence": verdict(loss_off_by(FIRST_CHANGED_STEP))})
     found = required_findings(row, GateRules(equivalence="required", convergence="required"))
@@ -304,7 +298,7 @@ def test_a_gate_passes_it_where_equivalence_is_required_and_wants_convergence_wh
     assert found[0].said.startswith(DIFFERENT_BY_DESIGN)
 
 
-def test_what_may_train_worse_is_on_no_front_keeps_none_off_it_and_is_hollow() -> None:
+def test_what_may_train_worse_is_on_no_front_keeps_none_off_it_and_is_hollow():
     run = measured_run(timed(DDP, LOSSES), timed(POWERSGD, LOSSES, 2000.0))
     (front,) = pareto_fronts(run.cases)
     assert [row.case.label for row in front] == ["ddp"]
@@ -315,9 +309,7 @@ def test_what_may_train_worse_is_on_no_front_keeps_none_off_it_and_is_hollow() -
 
 
 @pytest.mark.parametrize(("of", "ends"), [(POWERSGD, False), (DDP, True)], ids=["by design", "by mistake"])
-def test_a_worse_convergence_ends_a_run_with_1_unless_the_case_differs_by_design(
-    of: Case, ends: bool
-) -> None:
+def test_a_worse_convergence_ends_a_run_with_1_unless_the_case_differs_by_design(of, ends):
     trainings = [
         *(
             to_target(CONVERGENCE_REFERENCE, seed, (40, 50, 60)[seed % 3], 0.92, role="reference")

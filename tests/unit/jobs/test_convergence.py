@@ -1,11 +1,9 @@
 """Training to a target: verdicts on made-up records, and real trainings that are well or ill."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,9 +78,7 @@ def test_a_case_that_trains_as_its_reference_does_is_said_to():
         (STEPS + 1, 1.4, "did not reach the target", "3 of 3 trainings, of the reference 0 of 6 (p = "),
     ],
 )
-def test_a_case_that_trains_otherwise_is_called_so(
-    reached: float, final: float, word: str, told: str
-) -> None:
+def test_a_case_that_trains_otherwise_is_called_so(reached, final, word, told):
     found = verdict(*(trained(DDP, i, reached, final) for i in range(3)))
     assert found.word == word
     assert found.why.startswith(told)
@@ -125,10 +121,7 @@ def test_a_training_that_broke_and_ranks_that_drifted_apart_are_named_before_any
 
 
 def suites(
-    draws: int,
-    correlation: float,
-    slower: float = 0.0,
-    cases: int = CASES,
+    draws: int, correlation: float, slower: float = 0.0, cases: int = CASES
 ) -> Iterator[dict[str, Contrast]]:
     """Yield what is found of suites of honest cases, whose trainings of one seed are so much alike.
 
@@ -143,14 +136,14 @@ def suites(
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
-def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlation: float) -> None:
+def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlation):
     false = [one_is_called_worse(suite) for suite in suites(500, correlation)]
     # two standard errors of a share of 500
     assert np.mean(false) <= 0.05 + 0.02
 
 
 @pytest.mark.parametrize("kind", ["two cases five times noisier", "the reference five times noisier"])
-def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind: str) -> None:
+def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind):
     assert false_failures(kind, SEEDS, 250) <= 0.05
 
 
@@ -158,10 +151,9 @@ def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind:
 @pytest.mark.deep
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
-    "kind",
-    ["equal noise", "two cases five times noisier", "the reference five times noisier", "heavy tails"],
+    "kind", ["equal noise", "two cases five times noisier", "the reference five times noisier", "heavy tails"]
 )
-def test_of_many_honest_cases_none_is_called_worse_whatever_their_noise(kind: str, seeds: int) -> None:
+def test_of_many_honest_cases_none_is_called_worse_whatever_their_noise(kind, seeds):
     assert false_failures(kind, seeds, 1000) <= 0.05
 
 
@@ -177,7 +169,7 @@ def curve(of: Case, number: int, level: float, role: str) -> Record:
     return dataclasses.replace(record, tables={"converge_curve": rows, "converge_findings": []})
 
 
-def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None:
+def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs():
     """Steps, values at the end and targets that one training in fifty misses, in suites of 23 cases."""
     random, failing = np.random.default_rng(7), 0
     arms = [(REFERENCE, "reference", 2 * SEEDS), *((case(f"case{i}"), "case", SEEDS) for i in range(CASES))]
@@ -193,7 +185,7 @@ def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None
 
 
 @pytest.mark.parametrize(("correlation", "found"), [(0.0, 0.5), (0.7, 0.97)])
-def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation: float, found: float) -> None:
+def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation, found):
     chances = [
         dict(zip(suite, holm_adjusted([contrast.p_above for contrast in suite.values()]), strict=True))
         for suite in suites(300, correlation, 0.2)
@@ -202,9 +194,7 @@ def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation: fl
 
 
 @pytest.mark.parametrize(("cases", "draws"), [(1, 500), (CASES, 100)])
-def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases(
-    cases: int, draws: int
-) -> None:
+def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases(cases, draws):
     slower = suites(draws, 0.7, 0.2, cases)
     most = np.array([[each.upper_bound(CONFIDENCE) for each in suite.values()] for suite in slower])
     true = np.array([0.2] + [0.0] * (cases - 1))
@@ -212,7 +202,7 @@ def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases
     assert np.mean(np.expm1(most) < true) <= 0.05 + 0.03
 
 
-def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> None:
+def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others():
     random = np.random.default_rng(7)
     reference = dict(enumerate(random.normal(0, 0.01, SEEDS)))
     arms = {f"case {i}": dict(enumerate(random.normal(0, 0.01, SEEDS))) for i in range(8)}
@@ -224,14 +214,14 @@ def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> No
     assert reach["wild"] > 1.65 * 0.5
 
 
-def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met_is_one() -> None:
+def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met_is_one():
     unlucky = [trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (STEPS + 1, 1.01)])]
     found = verdict(*unlucky)
     assert found.word == "inconclusive"
     assert found.why.startswith("1 of 3 trainings, of the reference 0 of 6 (p = 0.42)")
 
 
-def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet() -> None:
+def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet():
     found = verdict(trained(DDP, 0, 70, 0.90), trained(DDP, 1, 40, 0.92), trained(DDP, 2, 50, 0.94))
     assert found.word == "inconclusive"
     assert "more steps to the target (limit: converge.max_slowdown = 0.2)" in found.why
@@ -239,12 +229,12 @@ def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet(
 
 
 @pytest.mark.parametrize(("seeds", "honest"), [(2, 0.65), (3, 0.85)])
-def test_a_case_that_ends_2_percent_worse_does_not_match_its_reference(seeds: int, honest: float) -> None:
+def test_a_case_that_ends_2_percent_worse_does_not_match_its_reference(seeds, honest):
     assert matching(0.02, seeds) <= 0.1
     assert matching(0.0, seeds) >= honest
 
 
-def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> None:
+def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be():
     finals = [(40, 0.86), (50, 0.92), (60, 0.98)]
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate(finals)))
     assert found.word == "inconclusive"
@@ -252,7 +242,7 @@ def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> Non
     assert found.why.endswith("worse (limit: converge.max_worse = 0.02); raise converge.seeds")
 
 
-def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
+def test_a_case_that_converges_says_which_slow_down_it_excludes():
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (60, 0.94)])))
     assert found.verdict.sentence == (
         "matches the reference: at most 0.1% more steps to the target, and a final value at most 0.1% "
@@ -261,7 +251,7 @@ def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
     assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 
 
-def test_a_training_whose_value_is_no_number_in_the_end_broke_down() -> None:
+def test_a_training_whose_value_is_no_number_in_the_end_broke_down():
     good = [trained(DDP, i, 50, 0.92) for i in range(2)]
     found = verdict(*good, trained(DDP, 2, 50, float("nan")))
     assert (found.word, found.why) == (
@@ -273,7 +263,7 @@ def test_a_training_whose_value_is_no_number_in_the_end_broke_down() -> None:
     assert alone.why.startswith("the reference has 5 of 6 trainings: seed 6: nats_per_token is not finite")
 
 
-def test_a_target_is_passed_between_evaluations_and_not_at_one() -> None:
+def test_a_target_is_passed_between_evaluations_and_not_at_one():
     slow = trained(DDP, 0, 50, 0.92)
     rows = slow.tables["converge_curve"]
     rows[49]["value"] = 0.5
@@ -357,9 +347,7 @@ def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_man
     assert {task.job.options.of for task in plan.trials[1:3]} == {item.case.id for item in plan.cases}
 
 
-def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
     plan = planned(axes={"data": ["text", "same"]}, **convergence_section())
     (told,) = {task.problem for task in plan.trials if task.problem}
@@ -367,9 +355,7 @@ def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(600, False), (1290, True)])
-def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
-    tmp_path: Path, size: int, is_enough: bool
-) -> None:
+def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(tmp_path, size, is_enough):
     file = tmp_path / "mine.txt"
     file.write_bytes(bytes(size))
     long_rows = {"transformer": {"preset": "tiny", "seq_len": 128}}
@@ -391,19 +377,14 @@ def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
         ("{targets: {bits_per_byte: 4}, seeds: 0}", "converge.seeds = 0: must be at least 1"),
         ("{targets: {bits_per_byte: soon}}", "converge.targets.bits_per_byte = 'soon': expected a number"),
         ("{targets: {bits_per_byte: 4}, sedes: 3}", "converge.sedes = 3: unknown key; did you mean 'seeds'"),
-        (
-            "{targets: {accuracy: 0.9}}",
-            "converge.targets: missing bits_per_byte",
-        ),
+        ("{targets: {accuracy: 0.9}}", "converge.targets: missing bits_per_byte"),
         (
             "{targets: {bits_per_byte: 4, bits_per_bite: 3.5}}",
             "converge.targets.bits_per_bite = 3.5: not used by any case; did you mean 'bits_per_byte'",
         ),
     ],
 )
-def test_a_mistake_in_the_section_is_told_with_its_line(
-    section: str, told: str, distbench, tmp_path: Path
-) -> None:
+def test_a_mistake_in_the_section_is_told_with_its_line(section, told, distbench, tmp_path):
     file = tmp_path / "suite.yaml"
     text = "workload: transformer\nbatch: {global_batch_size: 8}\nstrategies: [ddp]\nmeasure: {trials: 0}\n"
     file.write_text(f"{text}converge: {section}\n")
@@ -441,8 +422,6 @@ strategies: %s
 converge: {targets: {bits_per_byte: 5.5}, max_steps: 20, eval_every: 5, eval_samples: 33, seeds: 2%s}
 """)
 
-RunSuite = Callable[..., Finished]
-
 
 def verdicts_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
     run = Run(finished.folder)
@@ -462,9 +441,7 @@ def verdicts_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
         ),
     ],
 )
-def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
-    run_suite: RunSuite, strategies: str, labels: set[str]
-) -> None:
+def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(run_suite, strategies, labels):
     finished = run_suite(TRAIN_SUITE % ("Small", strategies, ", replicas_every: 10"))
     assert finished.code == 0, finished.errors
     found = verdicts_in(finished)
@@ -482,7 +459,7 @@ def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
 
 
 @pytest.mark.train
-def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite: RunSuite) -> None:
+def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite):
     finished = run_suite(TRAIN_SUITE % ("NotANumberInOneLayer", "[single, ddp]", ""))
     assert finished.code == 1
     assert finished.cases["ddp/ws2/mb4/fp32"]["convergence"]["verdict"] == "broke down"
@@ -499,7 +476,7 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
 
 
 @pytest.mark.train
-def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuite) -> None:
+def test_ranks_whose_modules_communicate_look_for_it_together(run_suite):
     parts = TRAIN_SUITE.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
     finished = run_suite(parts.replace("seeds: 2", "seeds: 1") % ("NotANumberInOneLayer", "[fsdp]", ""))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "fsdp")
@@ -508,7 +485,7 @@ def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuit
 
 
 @pytest.mark.train
-def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
+def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite):
     finished = run_suite(TRAIN_SUITE % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "invalid_nan"
@@ -516,7 +493,7 @@ def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_
 
 
 @pytest.fixture(scope="module")
-def faulty_convergence_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def faulty_convergence_run(tmp_path_factory) -> Finished:
     """Strategies that train badly, each in its own way, beside one reference."""
     strategies = "[apart, slow_learner, planted_local: {bug: never}]"
     text = TRAIN_SUITE % ("Small", strategies, ", replicas_every: 5")
@@ -524,7 +501,7 @@ def faulty_convergence_run(tmp_path_factory: pytest.TempPathFactory) -> Finished
 
 
 @pytest.mark.train
-def test_ranks_that_train_apart_are_found_by_their_parameters(faulty_convergence_run: Finished) -> None:
+def test_ranks_that_train_apart_are_found_by_their_parameters(faulty_convergence_run):
     assert faulty_convergence_run.code == 1
     found = verdicts_in(faulty_convergence_run)["apart"]
     assert found.word == "ranks drifted apart"
@@ -536,7 +513,7 @@ def test_ranks_that_train_apart_are_found_by_their_parameters(faulty_convergence
 
 
 @pytest.mark.train
-def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(faulty_convergence_run: Finished) -> None:
+def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(faulty_convergence_run):
     assert faulty_convergence_run.code == 1
     found = verdicts_in(faulty_convergence_run)["slow-learner"]
     assert found.word in ("worse", "did not reach the target")
@@ -544,7 +521,7 @@ def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(faulty_converg
 
 
 @pytest.mark.train
-def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
+def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite):
     text = TRAIN_SUITE % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
     finished = run_suite(text, "--only", "ddp*")
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")

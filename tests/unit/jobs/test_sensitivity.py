@@ -1,10 +1,8 @@
 """Where timed losses part further than rounding usually leads, a run looks how far it does lead."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,7 @@ from distbench.record import Record
 from support.check_records import DDP, SINGLE, reference, rounding, trained
 from support.loss_verdicts import FSDP, TRUTH, judged, measured_run, rounded, timed, words, wrong_from
 from support.records import job_of, measured
-from support.runs import Finished, call
+from support.runs import call
 from support.suites import SuiteText, write_suite
 
 CASES = (SINGLE, DDP, FSDP)
@@ -56,7 +54,7 @@ def follow_up_cases(records: Sequence[Record], **section: int) -> set[str]:
     }
 
 
-def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
+def test_honest_trainings_that_amplify_rounding_are_not_called_another_training():
     usual, tried = [], []
     for seed in range(0, 600, 10):
         records = [timed(SINGLE, TRUTH), timed(DDP, amplified_losses(seed, 3.0))]
@@ -72,13 +70,13 @@ def test_honest_trainings_that_amplify_rounding_are_not_called_another_training(
 
 @pytest.mark.parametrize("growth", [1.3, 2.4])
 @pytest.mark.parametrize("step", [1, 5, 12])
-def test_a_mistake_is_found_all_the_same(step: int, growth: float) -> None:
+def test_a_mistake_is_found_all_the_same(step, growth):
     seen = perturbed_losses(SINGLE, *(amplified_losses(i, growth) for i in range(4)))
     found = judged(timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), seen)["ddp"]
     assert found.word == DIFFERENT_TRAINING and f"from step {step} on" in found.sentence
 
 
-def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> None:
+def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training():
     off = TRUTH * (1 + 1e-4 * (np.arange(len(TRUTH)) >= 2))
     records = timed(SINGLE, TRUTH), timed(DDP, off)
     assert words(*records)["ddp"] == DIFFERENT_TRAINING
@@ -89,7 +87,7 @@ def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> No
     )
 
 
-def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails() -> None:
+def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails():
     far = TRUTH * (1 + 0.03 * (np.arange(len(TRUTH)) >= 4))
     run = measured_run(timed(SINGLE, TRUTH), timed(DDP, far), perturbed_losses(SINGLE, TRUTH * 2 - far))
     verdict = {row.case.label: row for row in run.cases}["ddp"].verdicts["losses"]
@@ -100,14 +98,14 @@ def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_noth
     assert not any(one.barred for one in run.candidates if one.label == "ddp")
 
 
-def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
+def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads():
     broken = np.where(np.arange(len(TRUTH)) >= 4, np.nan, TRUTH)
     for step, word in ((3, DIFFERENT_TRAINING), (4, INDISTINGUISHABLE)):
         records = timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), perturbed_losses(SINGLE, broken)
         assert words(*records)["ddp"] == word
 
 
-def test_a_training_that_is_another_one_each_time_does_not_excuse_itself() -> None:
+def test_a_training_that_is_another_one_each_time_does_not_excuse_itself():
     racing = [timed(FSDP, wrong_from(4, 0.05), 0)]
     wide, calm = (
         perturbed_losses(FSDP, TRUTH, wrong_from(2, 0.1)),
@@ -121,7 +119,7 @@ def test_a_training_that_is_another_one_each_time_does_not_excuse_itself() -> No
     )
 
 
-def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against() -> None:
+def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against():
     honest, wrong = [timed(SINGLE, rounded(1)), timed(DDP, rounded(2))], timed(FSDP, wrong_from(4, 0.01))
     assert follow_up_cases(honest) == set()
     assert follow_up_cases([*honest, wrong]) == {"single"}
@@ -173,9 +171,7 @@ strategies: [pretended]
 """)
 
 
-def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resumed(tmp_path, monkeypatch):
     kind, log, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "log", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
@@ -199,9 +195,7 @@ def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resume
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_honest_strategies_at_a_rate_that_is_too_high_do_not_fail_the_run(
-    precision: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_honest_strategies_at_a_rate_that_is_too_high_do_not_fail_the_run(precision, run_suite):
     suite = f"""
 workload: {{transformer: {{dim: 64, depth: 6, heads: 4, kv_heads: 2, ffn_dim: 128, seq_len: 32}}}}
 metrics: [steptime]
@@ -219,9 +213,7 @@ strategies: [single, ddp, fsdp]
     assert finished.code == 0
 
 
-def test_a_follow_up_that_fails_is_not_made_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follow_up_that_fails_is_not_made_again_and_again(tmp_path, monkeypatch):
     kind, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
@@ -232,7 +224,7 @@ def test_a_follow_up_that_fails_is_not_made_again_and_again(
     assert done.stderr.count("running follow-up trials") == 2
 
 
-def test_a_plan_says_what_may_follow(tmp_path: Path) -> None:
+def test_a_plan_says_what_may_follow(tmp_path):
     suite = write_suite(
         tmp_path, PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
     )

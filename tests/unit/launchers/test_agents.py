@@ -1,14 +1,12 @@
 """Agents on several nodes, here all on this host: ranks in their places, and nobody left when one is gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -35,14 +33,7 @@ from distbench.ipc.messages import EndRun, RankExit
 from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
 from distbench.launchers.agents import AgentConnection
 from distbench.launchers.base import LaunchError, LaunchUnsupportedError, NodesUnavailableError
-from distbench.launchers.nodes import (
-    AGENT_ARGUMENTS,
-    Node,
-    NodeDifference,
-    StartedAgents,
-    assign_ranks,
-    node_differences,
-)
+from distbench.launchers.nodes import AGENT_ARGUMENTS, Node, StartedAgents, assign_ranks, node_differences
 from distbench.launchers.ssh import Ssh
 from distbench.metrics.telemetry.host import sibling_agents
 from distbench.record.run_folder import new_run_id
@@ -51,7 +42,7 @@ from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu
 from distbench.system.processes import processes_of_run
 from support.fault_table import Drill
 from support.records import case
-from support.runs import QUICK, Finished
+from support.runs import QUICK
 from support.shell_jobs import codes, launch_of, sleepers, soon
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
@@ -91,14 +82,14 @@ class AgentSite:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, chore: None) -> Iterator[AgentSite]:
+def cluster(tmp_path, chore) -> Iterator[AgentSite]:
     made = AgentSite(tmp_path / "run")
     yield made
     made.site.close()
     soon(made.nobody_left, "processes were left")
 
 
-def test_nodes_are_filled_in_their_order() -> None:
+def test_nodes_are_filled_in_their_order():
     nodes = [Node("a", 4), Node("b", 2), Node("c", 4)]
     placed = [
         (share.node_rank, share.first, share.count, share.node_count)
@@ -134,9 +125,7 @@ def test_nodes_are_filled_in_their_order() -> None:
         ({"packages": {"torch": "2.12", "numpy": "2"}}, ["packages"], {}),
     ],
 )
-def test_nodes_that_differ_are_told_apart_by_what(
-    other: dict[str, object], allowed: list[NodeDifference], told: dict[str, str]
-) -> None:
+def test_nodes_that_differ_are_told_apart_by_what(other, allowed, told):
     one = {
         "name": "a",
         "distbench": "abc",
@@ -146,7 +135,7 @@ def test_nodes_that_differ_are_told_apart_by_what(
     assert node_differences({"a": one, "b": {**one, **other}, "c": one}, allowed) == told
 
 
-def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: AgentSite) -> None:
+def test_a_node_must_have_the_gpus_that_were_counted_on(cluster):
     if visible_gpu_count() > 1:
         pytest.skip("far has two GPUs")
     with pytest.raises(
@@ -156,9 +145,7 @@ def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: AgentSite) -> N
 
 
 @pytest.mark.drill("the clock of a node is two hours off")
-def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
-    tmp_path: Path, chore: None, drill: Drill
-) -> None:
+def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(tmp_path, chore, drill):
     (name, at_boot), hours = *clock.clock_environment().items(), 2 * 3600
     wrong = f'export {name}={float(at_boot) - hours}; exec sh -c "$2"'
     cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", wrong, "shell"])
@@ -174,9 +161,7 @@ def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
 
 
 @pytest.mark.drill("two runs at once on the same nodes")
-def test_two_runs_on_the_same_nodes_leave_each_other_alone(
-    cluster: AgentSite, nap: str, drill: Drill
-) -> None:
+def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster, nap, drill):
     other = AgentSite(cluster.folder.parent / "other")
     handles = [each.site.launch(launch_of(each.folder, f"sleep {nap}", 2)) for each in (cluster, other)]
     soon(lambda: len(sleepers(nap)) == 4, "they never began")
@@ -199,9 +184,7 @@ def sampled(folder: Path, *metrics: PluginChoice) -> LaunchSpec:
 
 
 @pytest.mark.parametrize("hours", [0, 2])
-def test_each_node_samples_for_itself_in_the_time_of_the_command(
-    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
+def test_each_node_samples_for_itself_in_the_time_of_the_command(tmp_path, chore, monkeypatch, hours):
     (name, at_boot) = next(iter(clock.clock_environment().items()))
     ahead = f'export {name}={float(at_boot) + hours * 3600}; exec sh -c "$2"'
     cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", ahead, "shell"])
@@ -246,9 +229,7 @@ class Broken(Metric):
 """
 
 
-def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
-    cluster: AgentSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(cluster, tmp_path, monkeypatch):
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "broken.py").write_text(BROKEN_SAMPLER)
     monkeypatch.setenv(PLUGIN_PATH_VARIABLE, str(tmp_path))
@@ -263,7 +244,7 @@ def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
     soon(cluster.nobody_left, "processes were left")
 
 
-def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
+def test_facts_are_those_of_the_nodes(tmp_path, chore):
     shell = ["sh", "-c", 'export NCCL_DEBUG=WARN; exec sh -c "$2"', "shell"]
     cluster = AgentSite(tmp_path / "run", shell=shell)
     assert cluster.site.machine is None
@@ -274,7 +255,7 @@ def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
     cluster.site.close()
 
 
-def test_every_rank_runs_in_its_place(cluster: AgentSite) -> None:
+def test_every_rank_runs_in_its_place(cluster):
     out = cluster.folder / "rank"
     place = "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on node $GROUP_RANK of $DISTBENCH_NODE"
     for _ in range(2):
@@ -291,7 +272,7 @@ def test_every_rank_runs_in_its_place(cluster: AgentSite) -> None:
         ]
 
 
-def test_ranks_of_all_nodes_meet_at_rank_0(cluster: AgentSite) -> None:
+def test_ranks_of_all_nodes_meet_at_rank_0(cluster):
     out = cluster.folder / "rank"
     launch = launch_of(cluster.folder, f"echo $MASTER_ADDR $MASTER_PORT > {out}$RANK", 2)
     codes(cluster.site.launch(launch))
@@ -301,7 +282,7 @@ def test_ranks_of_all_nodes_meet_at_rank_0(cluster: AgentSite) -> None:
     assert int(port) > 0
 
 
-def test_the_token_is_on_no_command_line_and_in_no_file(cluster: AgentSite) -> None:
+def test_the_token_is_on_no_command_line_and_in_no_file(cluster):
     handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
     agents = [cluster.agent(node) for node in ("near", "far")]
     processes = [each for agent in agents for each in (agent, *agent.children(recursive=True))]
@@ -321,7 +302,7 @@ def listens(process: psutil.Process) -> list[object]:
     return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
 
 
-def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster: AgentSite) -> None:
+def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster):
     done = cluster.folder / "done"
     over = cluster.site.launch(launch_of(cluster.folder, f"touch {done}$RANK", 2))
     soon(lambda: all(Path(f"{done}{rank}").exists() for rank in (0, 1)), "they never ended")
@@ -332,7 +313,7 @@ def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster: Age
     handle.stop()
 
 
-def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
+def test_an_agent_of_no_node_is_refused(tmp_path, chore):
     renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
     cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", renamed, "shell"])
     with pytest.raises(
@@ -353,7 +334,7 @@ class PartialEngine(Ssh):
         return super().start_agents(super().node_list(), environment, log)
 
 
-def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path: Path, chore: None) -> None:
+def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path, chore):
     launcher = PartialEngine(hosts=["near:1", "far:1"], shell=HERE, start_timeout=30.0)
     with closing(launcher.open_session("chosen")) as site:
         handle = site.launch(launch_of(tmp_path, "true", 2))
@@ -361,7 +342,7 @@ def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path: P
         handle.stop()
 
 
-def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path: Path, chore: None) -> None:
+def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path, chore):
     renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
     launcher = PartialEngine(
         hosts=["near:1", "far:1"], shell=["sh", "-c", renamed, "shell"], start_timeout=30.0
@@ -375,7 +356,7 @@ def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path:
         site.launch(launch_of(tmp_path, "true", 2))
 
 
-def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_until_the_run_is_over() -> None:
+def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_until_the_run_is_over():
     token, held = new_token(), socket.create_server(("127.0.0.1", 0))
     port = held.getsockname()[1]
     held.close()
@@ -422,13 +403,11 @@ def kill_agent(cluster: AgentSite, number: signal.Signals, told: str, nap: str, 
         for number in (signal.SIGKILL, signal.SIGTERM)
     ],
 )
-def test_an_agent_that_is_gone_is_named_and_replaced(
-    cluster: AgentSite, drill: Drill, nap: str, number: signal.Signals
-) -> None:
+def test_an_agent_that_is_gone_is_named_and_replaced(cluster, drill, nap, number):
     kill_agent(cluster, number, "lost the agent on far", nap, drill)
 
 
-def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: AgentSite, nap: str) -> None:
+def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster, nap):
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
     soon(lambda: len(sleepers(nap)) == 2, "they never began")
     assert handle.silent_node() is None
@@ -443,14 +422,12 @@ def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: AgentSite, 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("an agent gets SIGSTOP in a trial")
-def test_an_agent_that_is_silent_is_given_up(cluster: AgentSite, drill: Drill, nap: str) -> None:
+def test_an_agent_that_is_silent_is_given_up(cluster, drill, nap):
     kill_agent(cluster, signal.SIGSTOP, "no heartbeat from the agent on far for 30 s", nap, drill)
 
 
 @pytest.mark.drill("no agent comes: the remote shell fails")
-def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(
-    tmp_path: Path, chore: None, drill: Drill
-) -> None:
+def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(tmp_path, chore, drill):
     away = 'test "$1" = near || { echo "$1: no route to host" >&2; exit 255; }; exec sh -c "$2"'
     cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", away, "shell"])
     with pytest.raises(LaunchError, match=r"the remote shell of far exited with code 255") as caught:
@@ -473,7 +450,7 @@ OWN = "$(dirname $(readlink /proc/self/fd/2))"
 
 
 @pytest.fixture
-def separate_disks(tmp_path: Path, chore: None) -> Iterator[AgentSite]:
+def separate_disks(tmp_path, chore) -> Iterator[AgentSite]:
     """Two nodes of which far does not see the run's folder."""
     run = tmp_path / "run"
     run.mkdir()
@@ -484,9 +461,7 @@ def separate_disks(tmp_path: Path, chore: None) -> Iterator[AgentSite]:
 
 
 @pytest.mark.drill("a node does not see the run's folder")
-def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
-    separate_disks: AgentSite, drill: Drill
-) -> None:
+def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(separate_disks, drill):
     run, size = separate_disks.folder, 3_000_000
     (run / "needed").write_text("initial")
     told = f"echo in {OWN}; head -c {size} /dev/zero > {OWN}/rank$RANK.large; cp {OWN}/needed {OWN}/left"
@@ -509,9 +484,7 @@ def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
     drill.seen("the trial runs; its files come over the connection")
 
 
-def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(
-    separate_disks: AgentSite, nap: str
-) -> None:
+def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(separate_disks, nap):
     run = separate_disks.folder
     sign = f"echo in step 3; printf 'time 3 7' > {OWN}/rank$RANK.progress; exec sleep {nap}"
     handle = separate_disks.site.launch(launch_of(run, sign, 2))
@@ -524,9 +497,7 @@ def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(
     assert not sleepers(nap)
 
 
-def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(
-    separate_disks: AgentSite,
-) -> None:
+def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(separate_disks):
     with pytest.raises(LaunchUnsupportedError, match=r"read each other's files, and far can't see .*run"):
         separate_disks.site.launch(launch_of(separate_disks.folder, "true", 2, needs_shared_files=True))
     assert codes(
@@ -535,7 +506,7 @@ def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(
 
 
 @pytest.mark.drill("the disk of a node is full")
-def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None, drill: Drill) -> None:
+def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path, chore, drill):
     run, full = tmp_path / "run", tmp_path / "full"
     run.mkdir()
     full.mkdir()
@@ -548,7 +519,7 @@ def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None
     cluster.site.close()
 
 
-def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path: Path, chore: None) -> None:
+def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path, chore):
     run = tmp_path / "run"
     run.mkdir()
     # to be read still: the interpreter may lie there
@@ -562,9 +533,7 @@ def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path: Path, chore: Non
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_each_node_with_a_cache_of_its_own_is_prepared(
-    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_each_node_with_a_cache_of_its_own_is_prepared(tmp_path, chore, monkeypatch, code):
     cache, run = tmp_path / "cache", tmp_path / "run"
     cache.mkdir()
     monkeypatch.setenv("DISTBENCH_CACHE", str(cache))
@@ -586,7 +555,7 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
 
 
 @pytest.mark.drill("kill -9 of the controller of two agents")
-def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str, drill: Drill) -> None:
+def test_agents_end_with_their_controller(tmp_path, chore, nap, drill):
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}", 2)
     script = (
         "import sys, time; from pathlib import Path; from distbench.ipc.launch_spec import LaunchSpec;"
@@ -603,9 +572,7 @@ def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str,
 
 @pytest.mark.train
 @pytest.mark.drill("nodes never come, in a run of many trials")
-def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
-    tmp_path: Path, run_suite: Callable[..., Finished], drill: Drill
-) -> None:
+def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(tmp_path, run_suite, drill):
     calls = tmp_path / "calls"
     shell = f"['sh', '-c', 'echo $1 >> {calls}; exit 255', 'shell']"
     text = f"{QUICK}strategies: [ddp, fsdp]\ncheck: {{steps: 2}}\n"
@@ -624,7 +591,7 @@ def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("share", [True, False])
-def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finished], share: bool) -> None:
+def test_two_nodes_train_as_one(tmp_path, run_suite, share):
     (tmp_path / "out").mkdir()
     hidden = [] if share else [tmp_path / "out"]
     shell = "[" + ", ".join(f"'{word}'" for word in single_rank_shell(*hidden)) + "]"
@@ -657,9 +624,7 @@ def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finishe
         ("trials/a/0/rank2.\0json", False),
     ],
 )
-def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(
-    tmp_path: Path, name: str, is_taken: bool
-) -> None:
+def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(tmp_path, name, is_taken):
     root, sent = tmp_path / "run", tmp_path / "sent"
     root.mkdir()
     (root / "suite.yaml").write_text("mine")

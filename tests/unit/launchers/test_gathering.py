@@ -1,10 +1,8 @@
 """The controller's port while agents gather: who else connects there is dropped, and holds up nobody."""
 
-from __future__ import annotations
-
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -15,7 +13,6 @@ from distbench.launchers.agents import AgentConnection, AgentListener
 from distbench.launchers.base import LaunchError, never_cancelled
 from distbench.launchers.nodes import Node, StartedAgents
 
-Stray = Callable[["AgentPort"], None]
 NODES = [Node("near", 1), Node("far", 1)]
 
 
@@ -89,9 +86,7 @@ def join_with_other_token(port: AgentPort) -> None:
         )
     ],
 )
-def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(
-    port: AgentPort, stray: Stray
-) -> None:
+def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(port, stray):
     def connect() -> None:
         for _ in range(3):
             stray(port)
@@ -104,7 +99,7 @@ def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(
     assert [agent.name for agent in port.gathered(4.5)] == ["near", "far"]
 
 
-def test_agents_of_another_run_do_not_count(port: AgentPort) -> None:
+def test_agents_of_another_run_do_not_count(port):
     other = new_token()
 
     def connect() -> None:

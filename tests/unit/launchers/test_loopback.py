@@ -1,47 +1,38 @@
 """Sockets of ranks on this machine are on its loopback interface, whatever its name resolves to."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
 from distbench.launchers.local import Local
-from support.fault_table import Drill
-from support.runs import MODELS, QUICK, Done
+from support.runs import MODELS, QUICK
 from support.suites import write_suite
 
 BOTH_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @pytest.fixture
-def no_interface_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_interface_variables(monkeypatch):
     for name in BOTH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_gloo_and_nccl_are_told_the_loopback_interface(no_interface_variables: None) -> None:
+def test_gloo_and_nccl_are_told_the_loopback_interface(no_interface_variables):
     assert Local().environment() == BOTH_VARIABLES
 
 
-def test_an_interface_that_the_user_names_is_left_to_the_ranks(
-    no_interface_variables: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interface_that_the_user_names_is_left_to_the_ranks(no_interface_variables, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     assert "GLOO_SOCKET_IFNAME" not in Local().environment()
 
 
-def test_a_plan_shows_where_sockets_are_opened(
-    tmp_path: Path, distbench: Callable[..., Done], no_interface_variables: None
-) -> None:
+def test_a_plan_shows_where_sockets_are_opened(tmp_path, distbench, no_interface_variables):
     suite = write_suite(tmp_path, QUICK + "strategies: [pretended]\n")
     (launch,) = json.loads(distbench("plan", str(suite), "--json").stdout)["launches"]
     assert launch["environment"].items() >= BOTH_VARIABLES.items()
@@ -49,15 +40,13 @@ def test_a_plan_shows_where_sockets_are_opened(
 
 
 @pytest.mark.train
-def test_a_record_says_where_sockets_were_opened(
-    run_suite: Callable[..., object], no_interface_variables: None
-) -> None:
+def test_a_record_says_where_sockets_were_opened(run_suite, no_interface_variables):
     record = run_suite(QUICK + "strategies: [ddp]\n").record("ddp")  # type: ignore[attr-defined]
     assert record["environment"]["variables"].items() >= BOTH_VARIABLES.items()
 
 
 @pytest.fixture
-def other_interface(tmp_path: Path, drill: Drill) -> list[str]:
+def other_interface(tmp_path, drill) -> list[str]:
     """Command that runs another where the machine's name resolves to its address on a network."""
     addresses = [
         each.address
@@ -79,9 +68,7 @@ def other_interface(tmp_path: Path, drill: Drill) -> list[str]:
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the name of the machine resolves to its address on a network")
-def test_no_rank_listens_on_a_network(
-    tmp_path: Path, other_interface: list[str], no_interface_variables: None, drill: Drill
-) -> None:
+def test_no_rank_listens_on_a_network(tmp_path, other_interface, no_interface_variables, drill):
     suite = tmp_path / "suite.yaml"
     text = QUICK.replace("small:Small", "small:HangsIfAsked").replace("step: 30", "step: 500")
     suite.write_text(f"{text}strategies: [ddp]\n")

@@ -1,22 +1,18 @@
 """MPI: which hosts, and what is started on them. On a real mpirun: tox -e cluster."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.launchers.mpi import Mpi
-from support.runs import QUICK, Done
+from support.runs import QUICK
 from support.suites import write_suite
 
 
 @pytest.fixture(autouse=True)
-def outside_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+def outside_allocation(monkeypatch):
     """No allocation around."""
     for name in ("PBS_NODEFILE", "SLURM_JOB_NUM_NODES"):
         monkeypatch.delenv(name, raising=False)
@@ -29,7 +25,7 @@ def mpirun_command(**options: object) -> list[str]:
     return command
 
 
-def test_open_mpi_starts_one_agent_on_each_host_and_binds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_mpi_starts_one_agent_on_each_host_and_binds_none(monkeypatch):
     monkeypatch.setenv("NCCL_IB_HCA", "mlx5")
     command = mpirun_command(hosts=["a", "b"], mpirun=["mpirun", "--mca", "x", "1"], forward=["NCCL_IB_HCA"])
     assert command[:6] == ["mpirun", "--mca", "x", "1", "--host", "a,b"]
@@ -40,14 +36,12 @@ def test_open_mpi_starts_one_agent_on_each_host_and_binds_none(monkeypatch: pyte
     assert command[-3:] == ["-m", "distbench.worker", "agent"]
 
 
-def test_hydra_starts_one_agent_on_each_host() -> None:
+def test_hydra_starts_one_agent_on_each_host():
     command = mpirun_command(hosts=["a", "b"], mpirun=["mpiexec.hydra"], implementation="hydra")
     assert command[:7] == ["mpiexec.hydra", "-hosts", "a,b", "-n", "2", "-ppn", "1"]
 
 
-def test_hosts_are_those_of_the_file_or_the_allocation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_are_those_of_the_file_or_the_allocation(tmp_path, monkeypatch):
     file = tmp_path / "hosts"
     file.write_text("# two\nnode-1 slots=8\n\nnode-2 slots=8 # last\n")
     assert mpirun_command(hostfile=str(file))[1:5] == ["--hostfile", str(file), "-n", "2"]
@@ -71,9 +65,7 @@ def test_hosts_are_those_of_the_file_or_the_allocation(
         ("{mpi: {hosts: [a], mpirun: []}}", "launcher.mpi.mpirun = []: needs a command"),
     ],
 )
-def test_hosts_that_can_not_be_meant_are_refused(
-    tmp_path: Path, distbench: Callable[..., Done], options: str, told: str
-) -> None:
+def test_hosts_that_can_not_be_meant_are_refused(tmp_path, distbench, options, told):
     suite = write_suite(tmp_path, f"{QUICK}strategies: [pretended]\nlauncher: {options}\n")
     done = distbench("plan", str(suite))
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr

@@ -1,10 +1,7 @@
 """The launcher that starts nothing: a suite can be tried with it, and its numbers pass for no measurement."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +23,9 @@ launcher: {pretend: {values: {cpu_busy: 0.5}}}
 strategies: [STRATEGY]
 """)
 
-PretendedRun = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def pretended_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> PretendedRun:
+def pretended_run(tmp_path, monkeypatch, capsys):
     """Run a suite of one strategy and return its case."""
 
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parents[2] / "plugins"))
@@ -46,9 +39,7 @@ def pretended_run(
     return run
 
 
-def test_a_pretended_case_is_measured_and_says_so_by_its_name(
-    pretended_run: PretendedRun, tmp_path: Path
-) -> None:
+def test_a_pretended_case_is_measured_and_says_so_by_its_name(pretended_run, tmp_path):
     case = pretended_run("pretended")
     assert (case["strategy"], case["status"], case["degraded"]) == ("pretended", "measured", "")
     assert case["values"]["step_s"]["trials"] == pytest.approx([0.1, 0.101])
@@ -73,9 +64,7 @@ class Broken(Metric):
 """
 
 
-def test_a_sampler_that_fails_costs_its_own_numbers_alone(
-    pretended_run: PretendedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_fails_costs_its_own_numbers_alone(pretended_run, tmp_path, monkeypatch):
     (tmp_path / "more" / "metrics").mkdir(parents=True)
     (tmp_path / "more" / "metrics" / "broken.py").write_text(BROKEN)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "more"), prepend=os.pathsep)
@@ -87,20 +76,18 @@ def test_a_sampler_that_fails_costs_its_own_numbers_alone(
 
 
 @pytest.mark.train
-def test_numbers_made_up_for_a_real_strategy_are_kept_out_of_comparisons(pretended_run: PretendedRun) -> None:
+def test_numbers_made_up_for_a_real_strategy_are_kept_out_of_comparisons(pretended_run):
     case = pretended_run("ddp")
     assert case["status"] == "measured"
     assert case["degraded_trials"] == case["trials"] == 2 and "pretend" in case["degraded"]
 
 
 @pytest.mark.parametrize(("does", "status"), [("raises", "crashed"), ("lacks", "unsupported")])
-def test_what_may_become_of_a_trial_can_be_tried(pretended_run: PretendedRun, does: str, status: str) -> None:
+def test_what_may_become_of_a_trial_can_be_tried(pretended_run, does, status):
     assert pretended_run(f"{{pretended: {{does: {does}}}}}")["status"] == status
 
 
-def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(
-    pretended_run: PretendedRun, tmp_path: Path
-) -> None:
+def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(pretended_run, tmp_path):
     pretended_run("pretended", "--check")
     records = [json.loads(file.read_text()) for file in tmp_path.glob("out/*/checks/*/*/record.json")]
     assert {record["status"] for record in records} == {"unsupported"}
@@ -120,7 +107,7 @@ class Farm(Launcher):
 """
 
 
-def test_a_plan_counts_the_devices_of_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_counts_the_devices_of_its_launcher(tmp_path, monkeypatch):
     (tmp_path / "launchers").mkdir()
     (tmp_path / "launchers" / "farm.py").write_text(LARGE_CLUSTER)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))

@@ -1,10 +1,7 @@
 """The bubble of a pipeline: by its order, by a trace, as it is drawn, and of stages that sleep."""
 
-from __future__ import annotations
-
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +20,6 @@ from distbench.views.charts.pipeline import ScheduleCase, schedule_figure
 from distbench.views.pipeline import PipelineView
 from support.profiler_events import Events
 from support.records import case, measured, run_of
-from support.runs import Finished
 
 MS = 1e-3
 
@@ -38,13 +34,10 @@ def schedule_order(written: dict[int, list[str | None]]) -> dict[int, order.Rank
     return {rank: order.parse_order(of) for rank, of in written.items()}
 
 
-def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
+def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep():
     assert order.parse_order(
         [None, "12F3", "(0F4;7B1)OVERLAP_F_B", "3SEND_F1", "2UNSHARD", "1REDUCE_GRAD"]
-    ) == [
-        [(12, "F", 3)],
-        [(0, "F", 4), (7, "B", 1)],
-    ]
+    ) == [[(12, "F", 3)], [(0, "F", 4), (7, "B", 1)]]
     # (p - 1) / (m + p - 1)
     assert order.simulate_bubble(schedule_order(ONE_F_ONE_B)) == pytest.approx(1 / 3)
     # of 8 units each rank works 6: rank 0 waits from 2 to 3 and from 5 to 6, rank 1 before 1 and from 7 on
@@ -56,7 +49,7 @@ def test_an_order_says_how_long_its_ranks_wait_and_what_they_keep() -> None:
         order.simulate_bubble(schedule_order({0: ["0B0", "0F0"], 1: ["1F0", "1B0"]}))
 
 
-def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
+def test_what_a_pair_has_made_is_sent_when_both_have_ended():
     rank = ["0F0", "0F1", "0B0", "0B1"]
     assert order.simulate_bubble(schedule_order({0: rank, 1: ["1F0", "1F1", "1B0", "1B1"]})) == pytest.approx(
         1 - 12 / 18
@@ -66,7 +59,7 @@ def test_what_a_pair_has_made_is_sent_when_both_have_ended() -> None:
     assert order.simulate_bubble(schedule_order({0: rank, 1: late})) == pytest.approx(1 - 12 / 22)
 
 
-def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their_order_says() -> None:
+def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their_order_says():
     # 0 runs its two stages one after the other for one micro-batch, and waits for 1 in between
     alone = {0: ["0F0", "2F0", "2B0", "0B0"], 1: ["1F0", "3F0", "3B0", "1B0"]}
     told = order.schedule_theory("Interleaved1F1B", 2, 1, 2, alone)
@@ -74,7 +67,7 @@ def test_with_fewer_micro_batches_than_ranks_several_stages_a_rank_wait_as_their
     assert order.schedule_theory("LoopedBFS", 2, 1, 2, alone)["bubble_theory"] == pytest.approx(1 / 2)
 
 
-def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order() -> None:
+def test_theory_is_by_formula_where_there_is_one_and_else_by_the_order():
     told = order.schedule_theory("1F1B", 4, 8, 1, {})
     assert told == {"bubble_theory": 3 / 11, "in_flight_theory": [4, 3, 2, 1]}
     assert order.schedule_theory("LoopedBFS", 2, 3, 2, {})["in_flight_theory"] == [3, 3, 3, 3]
@@ -112,7 +105,7 @@ def values_of(events: Events, pending: list[tuple[int, int]], moving: Any) -> di
     )
 
 
-def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
+def test_the_bubble_is_idle_waiting_without_the_messages_own_time():
     found = values_of(step_with_idle_time(), PENDING, MOVING)
     # of 6 to 30 the last 4 ms are the message; of 50 to 72 the loss has 2 ms, the message and the pass 2 each
     assert found == pytest.approx(
@@ -120,13 +113,11 @@ def test_the_bubble_is_idle_waiting_without_the_messages_own_time() -> None:
     )
 
 
-def test_what_runs_between_passes_without_anything_pending_is_no_bubble() -> None:
+def test_what_runs_between_passes_without_anything_pending_is_no_bubble():
     assert values_of(step_with_idle_time(), [], []) == {"bubble_s": 0, "pipeline_transfer_s": 0, "bubble": 0}
 
 
-def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipeline_has_no_such_numbers() -> (
-    None
-):
+def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipeline_has_no_such_numbers():
     assert values_of(step_with_idle_time(), PENDING, None) == {
         "bubble_s": None,
         "pipeline_transfer_s": None,
@@ -135,7 +126,7 @@ def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipelin
     assert values_of(Events().mark("step", 0, 9).mark("forward", 0, 9), PENDING, MOVING) == {}
 
 
-def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count() -> None:
+def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count():
     events = Events().mark("step", 0, 100).mark("0F0", 0, 10).mark("0B0", 10, 90)
     events.kernel("sgemm", 5, 20, 40).kernel("sgemm_bwd", 12, 60, 80)
     trace = read_trace(events.found)
@@ -152,7 +143,7 @@ def in_ms(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["stage"], row["pass"], row["micro_batch"], *times
 
 
-def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on_counting() -> None:
+def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on_counting():
     events = Events().mark("step", 0, 100)
     for begin in (0, 50):
         for micro_batch in (0, 1):
@@ -165,7 +156,7 @@ def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on
     assert [micro_batch for _, kind, micro_batch, *_ in rows if kind == "W"] == [0, 1, 2, 3]
 
 
-def test_a_message_takes_no_longer_than_from_when_both_ends_are_there() -> None:
+def test_a_message_takes_no_longer_than_from_when_both_ends_are_there():
     sent, received = part(1000, 1000, 1100, "send"), part(900, 900, 1050, "recv")
     assert shortest_seconds([sent, received], one_clock=True) == pytest.approx(0.05)
     assert shortest_seconds([received, sent], one_clock=True) == pytest.approx(0.05)
@@ -176,7 +167,7 @@ def test_a_message_takes_no_longer_than_from_when_both_ends_are_there() -> None:
     assert shortest_seconds(reduced, one_clock=True) == 1
 
 
-def test_a_message_takes_no_longer_than_its_receiver_waits_for_it() -> None:
+def test_a_message_takes_no_longer_than_its_receiver_waits_for_it():
     # both posted long before: the receiver computed until 500, the sender looked only at 900
     sent, received = part(100, 900, 900, "send"), part(90, 500, 502, "recv")
     assert shortest_seconds([sent, received], one_clock=True) == pytest.approx(0.002)
@@ -188,7 +179,7 @@ def part(posted_ms: int, began_ms: int, end_ms: int, op: str) -> CollectiveTimin
     return CollectiveTiming(*(at * 10**6 for at in (posted_ms, began_ms, end_ms)), op)
 
 
-def test_a_message_counts_from_when_it_is_waited_for() -> None:
+def test_a_message_counts_from_when_it_is_waited_for():
     waits = [(50.0, 60.0), (95.0, 96.0)]
     # posted at 11 and received while the rank waited; sent at 12, and looked at when nothing was left to do
     received, sent = (
@@ -225,7 +216,7 @@ def record_with_profile(*rows: dict[str, Any], **effective: Any) -> Record:
 ROWS = (row(0, "F", 0.0), row(1, "F", 0.01), row(1, "B", 0.02), row(0, "B", 0.03))
 
 
-def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
+def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory():
     record = record_with_profile(*ROWS, in_flight=[1, 1], in_flight_theory=[2, 1])
     run = run_of(record)
     sheet = PipelineView().table(run)
@@ -237,7 +228,7 @@ def test_the_view_tells_of_each_rank_how_long_it_waited_beside_theory() -> None:
     assert chart.finding == "Largest bubble: pp[a], 38% of the step (33% by theory), mean over ranks."
 
 
-def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_rank() -> None:
+def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_rank():
     record = record_with_profile(*ROWS)
     drawn = schedule_figure([ScheduleCase("id", "pp", passes_of(record))], [0])["data"]
     assert [(trace["name"], trace["base"], trace["y"], trace["text"]) for trace in drawn] == [
@@ -247,7 +238,7 @@ def test_the_schedule_is_drawn_as_it_ran_a_box_for_each_pass_in_the_lane_of_its_
     assert all(width == pytest.approx(10) for trace in drawn for width in trace["x"])
 
 
-def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_flight() -> None:
+def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_flight():
     # two stages on a rank: of 100 bytes and of 10, after the batch's 7
     sizes = [("forward", 0, 107), ("forward", 0, 207), ("forward", 1, 217), ("backward", 1, 207)]
     sizes += [("forward", 1, 217), ("backward", 1, 207), ("backward", 0, 107)]
@@ -268,7 +259,7 @@ def test_activations_are_what_a_forward_pass_leaves_times_the_micro_batches_in_f
     "change",
     [{"pass": "X"}, {"stage": None}, {"begin_s": float("nan")}, {"end_s": -1.0}, {"micro_batch": "0"}],
 )
-def test_a_row_that_no_pipeline_has_is_left_out(change: dict[str, Any]) -> None:
+def test_a_row_that_no_pipeline_has_is_left_out(change):
     assert len(passes_of(record_with_profile({**ROWS[0], **change}, *ROWS[1:]))) == 3
 
 
@@ -283,9 +274,7 @@ strategies: [{{pp: {{schedule: [{schedules}], micro_batches: {micro_batches}}}}}
 
 
 @pytest.mark.train
-def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_record(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_record(run_suite):
     suite = SLOW_STAGES.format(depth=2, seconds=0.05, ranks=2, micro_batches=2, schedules="1F1B")
     done = run_suite(suite)
     assert done.code == 0, done.errors
@@ -315,9 +304,7 @@ def test_the_passes_of_a_real_pipeline_its_waiting_and_what_it_keeps_are_in_the_
         (8, ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")),
     ],
 )
-def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
-    depth: int, schedules: tuple[str, ...], run_suite: Callable[..., Finished]
-) -> None:
+def test_stages_that_sleep_wait_as_long_as_their_schedule_says(depth, schedules, run_suite):
     chosen = ", ".join(schedules)
     done = run_suite(SLOW_STAGES.format(depth=depth, seconds=0.1, ranks=4, micro_batches=8, schedules=chosen))
     assert done.code == 0, done.errors
@@ -335,7 +322,7 @@ def test_stages_that_sleep_wait_as_long_as_their_schedule_says(
 
 
 @pytest.mark.train
-def test_marks_of_waits_keep_no_engine_in_memory() -> None:
+def test_marks_of_waits_keep_no_engine_in_memory():
     from distbench.strategies.pp import stage_facts
     from distbench.strategies.torch_engine.engine import TorchEngine
 

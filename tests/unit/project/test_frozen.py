@@ -5,8 +5,6 @@ breaks somebody's script, dashboard or archive, so it needs a new format number 
 ``python tests/unit/project/test_frozen.py`` prints the surface of this version as JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -194,56 +192,54 @@ def frozen_surface() -> dict[str, Any]:
     return json.loads((FROZEN / "surface.json").read_text())
 
 
-def test_every_command_keeps_its_flags(frozen_surface: dict[str, Any]) -> None:
+def test_every_command_keeps_its_flags(frozen_surface):
     assert differences(frozen_surface["commands"], commands()) == []
 
 
-def test_pytest_keeps_its_flags(frozen_surface: dict[str, Any]) -> None:
+def test_pytest_keeps_its_flags(frozen_surface):
     assert differences(frozen_surface["pytest"], pytest_flags()) == []
 
 
-def test_exit_codes_stay(frozen_surface: dict[str, Any]) -> None:
+def test_exit_codes_stay(frozen_surface):
     assert exit_codes() == frozen_surface["exit_codes"]
 
 
-def test_what_a_stored_run_says_as_json_stays(frozen_surface: dict[str, Any]) -> None:
+def test_what_a_stored_run_says_as_json_stays(frozen_surface):
     assert differences(frozen_surface["outputs"], outputs()) == []
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_of_a_suite_keeps_its_keys(
-    section: str, frozen_surface: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_section_of_a_suite_keeps_its_keys(section, frozen_surface, tmp_path):
     assert set(frozen_surface["suite_keys"][section]) <= set(suite_keys(section, tmp_path))
 
 
-def test_sql_keeps_its_tables_columns_and_rows(frozen_surface: dict[str, Any]) -> None:
+def test_sql_keeps_its_tables_columns_and_rows(frozen_surface):
     assert differences(frozen_surface["tables"], tables()) == []
     assert differences(frozen_surface["row_counts"], row_counts(frozen_surface["row_counts"])) == []
 
 
-def test_ids_of_cases_stay(frozen_surface: dict[str, Any]) -> None:
+def test_ids_of_cases_stay(frozen_surface):
     assert differences(frozen_surface["ids"], ids()) == []
 
 
-def test_the_schema_of_a_gates_result_stays() -> None:
+def test_the_schema_of_a_gates_result_stays():
     now = json.loads(resources.files("distbench.gate").joinpath("result.schema.json").read_text())
     assert differences(json.loads((FROZEN / "gate.schema.json").read_text()), now) == []
 
 
 @pytest.mark.parametrize("view", ["time", "memory", "equivalence", "convergence", "checkpoint"])
-def test_every_view_of_the_stored_run_has_a_row_for_its_case(view: str) -> None:
+def test_every_view_of_the_stored_run_has_a_row_for_its_case(view):
     done = call("show", str(RUN), "--view", view)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ddp\b", done.stdout, re.MULTILINE) and "ws2/" in done.stdout
 
 
-def test_plugins_are_found_where_the_variable_says() -> None:
+def test_plugins_are_found_where_the_variable_says():
     done = call_outside("list", "strategies", "--json", DISTBENCH_PLUGINS=str(HERE / "plugins"))
     assert "sleepy" in done.stdout
 
 
-def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
+def test_the_parent_never_imports_torch(tmp_path):
     """A torch that refuses to be imported stands first on the path."""
     for name in ("torch", "deepspeed"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported by the parent')\n")
@@ -273,7 +269,7 @@ def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path: Path) -> None:
+def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path):
     suite = RUN / "suite.yaml"
     # the weights of its day, so that these are the same cases
     keys = ("--set", "initial_weights=exact", "--only", "single/ws1*")

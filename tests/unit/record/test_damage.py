@@ -1,7 +1,5 @@
 """One damaged file loses one trial: the others are shown, compared, queried, gated against and resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,6 @@ from distbench.core.errors import UsageError
 from distbench.record import FORMAT_VERSION, parquet
 from distbench.record.run_folder import Run
 from distbench.record.verification import quarantine_trial
-from support.fault_table import Drill
 from support.fuzzing import describe
 from support.pretended_suites import SUITE
 from support.runs import call
@@ -24,7 +21,7 @@ FIRST, ALONE = "pretended-ws1", "pretended+also-works"
 
 
 @pytest.fixture(scope="module")
-def intact_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_run(tmp_path_factory) -> Path:
     """Folder with one run of three trials of each of two cases."""
     folder = tmp_path_factory.mktemp("pristine")
     (folder / "suite.yaml").write_text(SUITE)
@@ -34,7 +31,7 @@ def intact_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(intact_run: Path, tmp_path: Path) -> Run:
+def run(intact_run, tmp_path) -> Run:
     (folder,) = (file.parent for file in intact_run.glob("*/run.json"))
     return Run(Path(shutil.copytree(folder, tmp_path / "runs" / folder.name)))
 
@@ -85,9 +82,7 @@ TITLES = ["cut", "empty", "deep", "not text", "flipped", "missing"]
 
 
 @pytest.mark.parametrize(("name", "harm"), DAMAGES, ids=TITLES)
-def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(
-    run: Run, drill: Drill, name: str, harm: Callable[[Path], object]
-) -> None:
+def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(run, drill, name, harm):
     harm(trial(run) / name)
     shown = call("show", str(run.folder), "--json")
     drill.seen(shown.stderr)
@@ -130,9 +125,7 @@ def reading_commands(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.drill("every command that reads a run, with a damaged record in it")
-def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
-    run: Run, intact_run: Path, drill: Drill
-) -> None:
+def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(run, intact_run, drill):
     flip_byte(trial(run) / "samples.parquet")
     (other,) = (Run(file.parent) for file in intact_run.glob("*/run.json"))
     for command, arguments in reading_commands(run, other).items():
@@ -144,19 +137,14 @@ def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
     drill.seen(done.stderr)
 
 
-WRONG_CONTENT = {
-    "other columns": {"x": [1]},
-    "numbers as texts": {"phase": ["backward"], "rank": ["zero"]},
-}
+WRONG_CONTENT = {"other columns": {"x": [1]}, "numbers as texts": {"phase": ["backward"], "rank": ["zero"]}}
 
 
 @pytest.mark.parametrize(
     "what",
     [pytest.param(w, marks=pytest.mark.drill(f"a table with its checksum, but {w}")) for w in WRONG_CONTENT],
 )
-def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
-    tmp_path: Path, drill: Drill, what: str
-) -> None:
+def test_a_table_of_other_content_than_its_record_says_loses_one_trial(tmp_path, drill, what):
     folder = Path(shutil.copytree(FROZEN, tmp_path / "run"))
     file = sorted(folder.glob("trials/ddp-*/0/memory.parquet"))[0]
     parquet.write(file, WRONG_CONTENT[what], {})
@@ -178,7 +166,7 @@ def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
     assert "set aside: damaged/" in call("check", str(folder), "--repair").stdout
 
 
-def test_programs_are_told_what_is_damaged(run: Run, intact_run: Path) -> None:
+def test_programs_are_told_what_is_damaged(run, intact_run):
     flip_byte(trial(run) / "samples.parquet")
     (other,) = (str(file.parent) for file in intact_run.glob("*/run.json"))
     folder, out = str(run.folder), str(run.folder.parent)
@@ -197,7 +185,7 @@ def test_programs_are_told_what_is_damaged(run: Run, intact_run: Path) -> None:
     assert told("query", "select trials, damaged from runs", folder) == [{"trials": 5, "damaged": 1}]
 
 
-def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path: Path) -> None:
+def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path):
     run = Run(Path(shutil.copytree(FROZEN, tmp_path / "run")))
     file = sorted(run.folder.glob("trials/single-*/*/record.json"))[0]
     truncate(file)
@@ -207,7 +195,7 @@ def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path
 
 
 @pytest.mark.drill("history over a run with a damaged record")
-def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) -> None:
+def test_a_history_has_the_run_with_what_is_sound_of_it(run, drill):
     flip_byte(trial(run) / "samples.parquet")
     done = call("history", str(run.folder.parent), "--json")
     drill.seen(done.stderr)
@@ -220,9 +208,7 @@ def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) 
 
 
 @pytest.mark.drill("gate --baseline RUN, with a damaged record in it")
-def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so(
-    run: Run, tmp_path: Path, drill: Drill
-) -> None:
+def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so(run, tmp_path, drill):
     truncate(trial(run) / "record.json")
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"), "--json", "--quiet")
@@ -236,7 +222,7 @@ def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so
     assert any(note.startswith("baseline: 1 trial is damaged") for note in result["notes"])
 
 
-def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> None:
+def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run):
     for round_ in range(3):
         truncate(trial(run, ALONE, round_) / "record.json")
     shown = json.loads(call("show", str(run.folder), "--json").stdout)["cases"][1]
@@ -246,7 +232,7 @@ def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> No
     assert call("report", str(run.folder)).returncode == 0
 
 
-def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run) -> None:
+def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run):
     with_newer_format(trial(run) / "record.json")
     assert "1 trial is of another format and skipped" in call("show", str(run.folder)).stderr
     repaired = call("check", str(run.folder), "--repair")
@@ -256,7 +242,7 @@ def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run)
 
 
 @pytest.mark.drill("distbench check of a folder with all sorts of damage")
-def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None:
+def test_check_names_each_file_that_is_not_sound(run, drill):
     flip_byte(trial(run, round_=0) / "samples.parquet")
     (trial(run, round_=1) / "samples.parquet").unlink()
     replace_by_link(trial(run, round_=2) / "record.json")
@@ -283,7 +269,7 @@ def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None
     assert "To measure them again, first run: distbench check" in told.stdout
 
 
-def test_a_sound_run_has_nothing_to_repair(run: Run, intact_run: Path) -> None:
+def test_a_sound_run_has_nothing_to_repair(run, intact_run):
     before = sorted(run.folder.rglob("*"))
     done = call("check", str(run.folder), "--repair")
     assert done.returncode == 0, done.stdout
@@ -293,9 +279,7 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, intact_run: Path) -> None:
 
 @pytest.mark.parametrize("harm", [truncate, Path.unlink, replace_by_link], ids=["cut", "missing", "linked"])
 @pytest.mark.drill("run.json is damaged")
-def test_a_run_without_its_description_is_shown_as_its_records_tell(
-    run: Run, drill: Drill, harm: Callable[[Path], object]
-) -> None:
+def test_a_run_without_its_description_is_shown_as_its_records_tell(run, drill, harm):
     before = json.loads(call("show", str(run.folder), "--json").stdout)
     harm(run.folder / "run.json")
     shown = call("show", str(run.folder), "--json")
@@ -309,7 +293,7 @@ def test_a_run_without_its_description_is_shown_as_its_records_tell(
     assert sorted(now["cases"], key=str) == sorted(before["cases"], key=str)
 
 
-def test_every_command_reads_a_run_without_its_description(run: Run, intact_run: Path) -> None:
+def test_every_command_reads_a_run_without_its_description(run, intact_run):
     truncate(run.folder / "run.json")
     (other,) = (Run(file.parent) for file in intact_run.glob("*/run.json"))
     for command, arguments in reading_commands(run, other).items():
@@ -321,7 +305,7 @@ def test_every_command_reads_a_run_without_its_description(run: Run, intact_run:
 
 
 @pytest.mark.drill("run.json is damaged, and the run is resumed")
-def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill: Drill) -> None:
+def test_a_run_without_its_description_is_resumed_after_a_repair(run, drill):
     shutil.rmtree(trial(run))
     truncate(run.folder / "run.json")
     refused = call("run", "--resume", str(run.folder))
@@ -337,7 +321,7 @@ def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill
     assert call("check", str(run.folder)).returncode == 0
 
 
-def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: Run) -> None:
+def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run):
     truncate(run.folder / "run.json")
     (run.folder / "suite.yaml").write_text(SUITE.replace("global_batch_size: 8", "global_batch_size: 4"))
     done = call("check", str(run.folder), "--repair")
@@ -346,7 +330,7 @@ def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: R
     assert call("show", str(run.folder)).returncode == 0
 
 
-def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
+def test_nothing_is_repaired_while_the_run_is_running(run):
     truncate(trial(run) / "record.json")
     with run.hold_lock():
         refused = call("check", str(run.folder), "--repair")
@@ -356,7 +340,7 @@ def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
 
 @pytest.mark.drill("a link that has trials set aside out of the run's folder")
 @pytest.mark.parametrize("place", ["damaged", "trials"])
-def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Path, place: str) -> None:
+def test_what_is_set_aside_stays_in_the_folder_of_the_run(run, tmp_path, place):
     elsewhere = tmp_path / "elsewhere"
     if place == "trials":
         (run.folder / "trials").rename(elsewhere)
@@ -370,7 +354,7 @@ def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Pa
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def test_what_was_set_aside_before_is_not_overwritten(run: Run) -> None:
+def test_what_was_set_aside_before_is_not_overwritten(run):
     for times in (1, 2):
         truncate(trial(run) / "record.json")
         assert call("check", str(run.folder), "--repair").returncode == 0
@@ -378,16 +362,14 @@ def test_what_was_set_aside_before_is_not_overwritten(run: Run) -> None:
         assert call("run", "--resume", str(run.folder), "--quiet").returncode == 0
 
 
-def test_a_report_says_what_it_leaves_out(run: Run) -> None:
+def test_a_report_says_what_it_leaves_out(run):
     flip_byte(trial(run) / "samples.parquet")
     call("report", str(run.folder))
     assert "1 trial is damaged and skipped: " in (run.folder / "report.html").read_text()
 
 
 @pytest.mark.drill("gate --resume, with a damaged record in an arm")
-def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
-    tmp_path: Path, drill: Drill
-) -> None:
+def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(tmp_path, drill):
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("gate", str(tmp_path / "suite.yaml"), "--self-test", "--out", str(tmp_path / "out"), "--json")
     before = json.loads(call(*words).stdout)
@@ -404,7 +386,7 @@ def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
 
 
 @pytest.fixture
-def damaged_copies(run: Run, tmp_path: Path) -> tuple[Run, Run]:
+def damaged_copies(run, tmp_path) -> tuple[Run, Run]:
     """One run twice, each with a trial that the other lacks."""
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "runs" / "copy")))
     for number, each in enumerate((run, copy)):
@@ -418,9 +400,7 @@ def damaged_copies(run: Run, tmp_path: Path) -> tuple[Run, Run]:
 
 
 @pytest.mark.drill("a folder is copied, and both copies are resumed")
-def test_copies_of_a_run_that_both_went_on_are_not_mixed(
-    damaged_copies: tuple[Run, Run], drill: Drill
-) -> None:
+def test_copies_of_a_run_that_both_went_on_are_not_mixed(damaged_copies, drill):
     run, copy = damaged_copies
     out, (first, second) = run.folder.parent, sorted((run.folder, copy.folder), key=str)
     done = call("query", "select run_id, trials from runs", "--out", str(out), "--json")
@@ -435,7 +415,7 @@ def test_copies_of_a_run_that_both_went_on_are_not_mixed(
     assert f"{run.folder} and {copy.folder} are copies of one run" in compared.stderr
 
 
-def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run: Run) -> None:
+def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run):
     shutil.copytree(run.folder, run.folder.with_name("copy"))
     shutil.rmtree(trial(Run(run.folder.with_name("copy"))))
     words = ("query", "select folder from runs", "--out", str(run.folder.parent), "--json")

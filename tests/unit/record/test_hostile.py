@@ -1,7 +1,5 @@
 """A run folder is data, whoever wrote it: it hangs nobody, runs nothing and reaches nothing outside."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json
@@ -11,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ CODE = '1); __import__("os").system("touch PWNED"); print(1'
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return stored_run(tmp_path / "runs", measured(case()))
 
 
@@ -110,9 +108,7 @@ OTHER_FILES = {"a FIFO": named_pipe, "a link to /dev/zero": zero_file, "a file o
         for what in OTHER_FILES
     ],
 )
-def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(
-    run: Run, drill: Drill, name: str, what: str
-) -> None:
+def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(run, drill, name, what):
     file = run.folder / name if name == "run.json" else record_of(run).with_name(name)
     OTHER_FILES[what](file)
     done = refused(drill, "show", str(run.folder))
@@ -127,9 +123,7 @@ def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(
 
 @pytest.mark.parametrize("depth", [0, 1, 2], ids=["round", "case", "kind"])
 @pytest.mark.drill("a folder of trials that is a link out of the run")
-def test_a_folder_of_trials_that_is_a_link_is_not_followed(
-    run: Run, tmp_path: Path, drill: Drill, depth: int
-) -> None:
+def test_a_folder_of_trials_that_is_a_link_is_not_followed(run, tmp_path, drill, depth):
     folder = list(record_of(run).parents)[depth]
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
@@ -138,13 +132,13 @@ def test_a_folder_of_trials_that_is_a_link_is_not_followed(
 
 
 @pytest.mark.drill("plan of a suite that is a FIFO")
-def test_a_suite_that_is_no_regular_file_is_refused(tmp_path: Path, drill: Drill) -> None:
+def test_a_suite_that_is_no_regular_file_is_refused(tmp_path, drill):
     named_pipe(tmp_path / "suite.yaml")
     done = refused(drill, "plan", str(tmp_path / "suite.yaml"))
     assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
 
 
-def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path: Path) -> None:
+def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "workload: mlp\nbatch: {global_batch_size: 8}\nstrategies: [single]\n"
     )
@@ -154,14 +148,14 @@ def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path: Path) -> None
 
 @pytest.mark.drill("samples of 3,000,000,000 ranks in a small record")
 @pytest.mark.parametrize("world_size", [2, 3_000_000_000])
-def test_samples_of_more_ranks_than_there_can_be_are_refused(run: Run, drill: Drill, world_size: int) -> None:
+def test_samples_of_more_ranks_than_there_can_be_are_refused(run, drill, world_size):
     changed(record_of(run), "samples", "ranks", "loss", to=3_000_000_000)
     changed(record_of(run), "case", "world_size", to=world_size)
     done = refused(drill, "show", str(run.folder))
     assert "record.json: " in done.stderr
 
 
-def test_lists_of_as_many_ranks_as_a_case_can_have_are_refused_in_thousands(run: Run) -> None:
+def test_lists_of_as_many_ranks_as_a_case_can_have_are_refused_in_thousands(run):
     changed(record_of(run), "samples", "ranks", to={f"column {i}": 1_000_000 for i in range(1000)})
     changed(record_of(run), "case", "world_size", to=1_000_000)
     with pytest.raises(RecordError, match="more than 2,000,000 lists"):
@@ -186,7 +180,7 @@ WRONG = {
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.drill(f"in a record: {what}")) for what in WRONG]
 )
-def test_a_record_of_other_types_is_refused_by_file_and_key(run: Run, drill: Drill, what: str) -> None:
+def test_a_record_of_other_types_is_refused_by_file_and_key(run, drill, what):
     keys, value = WRONG[what]
     changed(record_of(run), *keys, to=value)
     done = refused(drill, "show", str(run.folder))
@@ -195,9 +189,7 @@ def test_a_record_of_other_types_is_refused_by_file_and_key(run: Run, drill: Dri
 
 
 @pytest.mark.drill("a record of a million empty lists")
-def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(
-    run: Run, drill: Drill
-) -> None:
+def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(run, drill):
     record_of(run).write_text("[" + "[]," * MAX_JSON_VALUES + "[]]")
     assert f"more than {MAX_JSON_VALUES:,} values" in refused(drill, "show", str(run.folder)).stderr
 
@@ -220,9 +212,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.drill(f"Parquet: {w}")) for w in BOMBS])
-def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
-    run: Run, drill: Drill, what: str
-) -> None:
+def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(run, drill, what):
     decompression_bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
     run.write_record(measured(case(), round_=1))
     done = refused(drill, "show", str(run.folder), "--json")
@@ -232,7 +222,7 @@ def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
     assert [each["trial"].rpartition("/")[2] for each in shown["damaged"]] == ["0"]
 
 
-def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_path: Path) -> None:
+def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_path):
     text = tmp_path / "text.parquet"
     duckdb.execute(
         f"copy (select repeat('x', 100000) as op, 1 as n from range(3)) to '{text}' (format parquet)"
@@ -241,7 +231,7 @@ def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_pa
 
 
 @pytest.mark.drill("links laid where a report is written first")
-def test_nothing_is_written_through_a_link_that_somebody_laid(run: Run, tmp_path: Path, drill: Drill) -> None:
+def test_nothing_is_written_through_a_link_that_somebody_laid(run, tmp_path, drill):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     trial = record_of(run).parent
@@ -262,7 +252,7 @@ def test_nothing_is_written_through_a_link_that_somebody_laid(run: Run, tmp_path
     drill.seen("the report; the file that the links lead to is as it was")
 
 
-def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "report.html").symlink_to("victim")
     files.write_atomic(tmp_path / "report.html", "new")
@@ -271,7 +261,7 @@ def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_pa
 
 
 @pytest.mark.drill("export into a folder of the run that is a link out of it")
-def test_an_export_does_not_leave_the_run_by_a_link(run: Run, tmp_path: Path, drill: Drill) -> None:
+def test_an_export_does_not_leave_the_run_by_a_link(run, tmp_path, drill):
     (tmp_path / "elsewhere").mkdir()
     (run.folder / "pytest-benchmark").symlink_to(tmp_path / "elsewhere")
     run.write_record(dataclasses.replace(measured(case(), step_s=0.1)))
@@ -302,7 +292,7 @@ INJECTIONS = {
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.drill(f"adopt: code as {what}")) for what in INJECTIONS]
 )
-def test_no_value_of_a_record_becomes_code(tmp_path: Path, drill: Drill, what: str) -> None:
+def test_no_value_of_a_record_becomes_code(tmp_path, drill, what):
     tool, hostile = INJECTIONS[what]
     run = Run.create(tmp_path, info(hostile), "")
     run.write_record(measured(dataclasses.replace(hostile, world_size=2)))
@@ -312,7 +302,7 @@ def test_no_value_of_a_record_becomes_code(tmp_path: Path, drill: Drill, what: s
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_script_calls_the_same_whatever_its_case_is_called(tmp_path: Path) -> None:
+def test_a_script_calls_the_same_whatever_its_case_is_called(tmp_path):
     def calls(name: str) -> list[str]:
         run = stored_run(tmp_path / str(len(name)), measured(case(name=name)))
         done = call("adopt", str(run.folder), "ddp", "--as", "torch", "--json")
@@ -327,7 +317,7 @@ FORMULA = "=cmd|' /C calc'!A0"
 
 @pytest.mark.drill("a case called =cmd|... as CSV")
 @pytest.mark.parametrize("words", [("query", "select case_name, world_size from cases"), ("show",)])
-def test_no_cell_of_csv_is_a_formula(tmp_path: Path, drill: Drill, words: tuple[str, ...]) -> None:
+def test_no_cell_of_csv_is_a_formula(tmp_path, drill, words):
     run = stored_run(tmp_path, measured(case(name=FORMULA)))
     form = ("--format", "csv") if words[0] == "query" else ("--csv",)
     done = refused(drill, *words, str(run.folder), *form)
@@ -336,13 +326,13 @@ def test_no_cell_of_csv_is_a_formula(tmp_path: Path, drill: Drill, words: tuple[
     assert FORMULA not in done.stdout.replace(f"'{FORMULA}", "")
 
 
-def test_a_number_below_zero_stays_a_number_in_csv(run: Run) -> None:
+def test_a_number_below_zero_stays_a_number_in_csv(run):
     done = call("query", "select -1.5::double as x, '-1' as y", str(run.folder), "--format", "csv")
     assert done.stdout.splitlines() == ["x,y", "-1.5,'-1"]
 
 
 @pytest.mark.drill("a case called <img ...>, [link](...) and @everyone as Markdown")
-def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path: Path, drill: Drill) -> None:
+def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path, drill):
     name = "<img src=x> [x](https://example.org) @everyone a|b"
     run = stored_run(tmp_path, measured(case(name=name)))
     done = refused(
@@ -353,7 +343,7 @@ def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path: Path, drill: 
         assert mark not in head + row
 
 
-def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run: Run) -> None:
+def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run):
     long = "M" * 50_000_000
     run.write_record(failed(case("fsdp"), long, traceback=long, log=long))
     (file,) = run.folder.glob("trials/fsdp*/0/record.json")
@@ -367,7 +357,7 @@ def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run: Run) -> No
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("a rank raises with a message of 50 MB")
-def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path: Path, drill: Drill) -> None:
+def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path, drill):
     text = QUICK.replace("small:Small", "small:RaisesAtLength")
     began = time.monotonic()
     finished = run_in(tmp_path, f"{text}strategies: [ddp]\n")
@@ -383,7 +373,7 @@ def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path: Path, drill: D
 
 
 @pytest.mark.drill("the disk fills up while samples are written")
-def test_a_full_disk_is_told_as_what_it_is(run: Run, monkeypatch: pytest.MonkeyPatch, drill: Drill) -> None:
+def test_a_full_disk_is_told_as_what_it_is(run, monkeypatch, drill):
     told = '{"exception_type":"IO","exception_message":"Could not write file","errno":"28"}'
 
     class Full:
@@ -403,13 +393,13 @@ ENTRY = {"arm": 0, "case_id": "x", "round": 0, "started": "", "how": "crashed"}
 
 @pytest.mark.parametrize("entries", [7, [7], {"a": 1}, [{**ENTRY, "arm": "x"}], [{"arm": 1}]])
 @pytest.mark.drill("failures.json of a gate with other types")
-def test_the_log_of_failures_of_a_gate_has_its_types(tmp_path: Path, entries: Any) -> None:
+def test_the_log_of_failures_of_a_gate_has_its_types(tmp_path, entries):
     write_json(tmp_path / "failures.json", entries)
     with pytest.raises(RecordError, match=r"failures\.json: "):
         FailureLog(tmp_path / "failures.json")
 
 
-def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path: Path) -> None:
+def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path):
     file = tmp_path / "failures.json"
     FailureLog(file).add(1, failed(case()))
     assert FailureLog(file).take_unreported(1, case().id, 0) == ["crashed: rank 1 in time: RuntimeError: no"]
@@ -420,9 +410,7 @@ def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path: Path) -> None:
     [named_pipe, zero_file, sparse_file, lambda file: file.write_text('{"format": 1, "cases": {"x": 5}}')],
 )
 @pytest.mark.drill("a calibration that is no file, or no calibration")
-def test_a_calibration_that_can_not_be_read_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[Path], object]
-) -> None:
+def test_a_calibration_that_can_not_be_read_is_none(tmp_path, monkeypatch, spoilt):
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path))
     file = calibration.calibration_file()
     file.parent.mkdir(parents=True)
@@ -440,9 +428,7 @@ def contradictory_records(run: Run) -> None:
 
 
 @pytest.mark.drill("records that contradict each other")
-def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
-    run: Run, drill: Drill
-) -> None:
+def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(run, drill):
     contradictory_records(run)
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
@@ -456,9 +442,7 @@ def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
 
 
 @pytest.mark.drill("gate --baseline RUN, whose records contradict each other")
-def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
-    run: Run, tmp_path: Path, drill: Drill
-) -> None:
+def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(run, tmp_path, drill):
     contradictory_records(run)
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"))
@@ -484,7 +468,7 @@ LAUNCHING_COMMANDS = {
 """Commands that end in a traceback by a mistake of distbench: what they show, they have made themselves."""
 
 
-def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
+def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches():
     sources = {
         file.stem.rstrip("_"): file.read_text() for file in Path(commands.__path__[0]).glob("[!_]*.py")
     }
@@ -493,14 +477,14 @@ def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
     assert readers == {command.words[0] for command in COMMANDS}, "fuzzing.py tries them all"
 
 
-def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:
+def test_random_changes_come_to_an_answer_or_a_message(tmp_path):
     assert attacks(100, tmp_path, seed=14, commands=QUICK_ONES).changes == 100
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("10,000 random changes of runs, gates and a calibration, each read by a command")
-def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill: Drill) -> None:
+def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill):
     script = Path(__file__).parents[2] / "support" / "fuzzing.py"
     # one for each of the processors that CI has
     started = [

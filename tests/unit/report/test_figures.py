@@ -1,7 +1,5 @@
 """What the figures rest on: fronts, budgets that add up, every trial; and that each can be told apart."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -72,7 +70,7 @@ def profiled_record(of: Case, tokens_per_s: float, exposed: float, work: list[li
     return replace(record, samples={**record.samples, **steps})
 
 
-def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> None:
+def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner():
     lean, fast = case("zero3"), case("zero1")
     found = pareto_fronts(
         rows(
@@ -87,14 +85,14 @@ def test_the_front_has_the_cases_of_which_no_other_is_faster_and_leaner() -> Non
     assert [row.case.label for row in found[1]] == ["zero3", "zero1"]
 
 
-def test_cases_of_another_precision_have_a_front_of_their_own() -> None:
+def test_cases_of_another_precision_have_a_front_of_their_own():
     half = case("ddp", name="ddp/ws2/mb4/bf16", precision=PrecisionConfig(compute="bf16"))
     slow = measured(DDP, 100, memory_peak=50.0)
     found = pareto_fronts(rows(slow, measured(half, 900, memory_peak=10.0)))
     assert [(front[0].case.precision.compute, len(front)) for front in found] == [("fp32", 1), ("bf16", 1)]
 
 
-def test_a_disturbed_case_is_on_no_front() -> None:
+def test_a_disturbed_case_is_on_no_front():
     disturbed = replace(measured(FSDP, 900, memory_peak=1.0), degraded="a busy neighbour")
     (front,) = pareto_fronts(rows(measured(DDP), disturbed))
     assert [row.case.label for row in front] == ["ddp"]
@@ -105,7 +103,7 @@ def two_devices(record: Record) -> ScalingPoint:
     return series.points[1]
 
 
-def test_where_the_efficiency_goes_adds_up_to_one() -> None:
+def test_where_the_efficiency_goes_adds_up_to_one():
     found = efficiency_breakdown(two_devices(profiled_record(DDP, 150, 2.0, [[9.0], [10.0]])))
     assert isinstance(found, EfficiencyBreakdown)
     # an average rank waits (1 + 0) / 2 of 10 s; 2 s are exposed in all
@@ -115,21 +113,21 @@ def test_where_the_efficiency_goes_adds_up_to_one() -> None:
     assert found.efficiency + found.transfer + found.waiting + found.work == pytest.approx(1.0)
 
 
-def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_work() -> None:
+def test_no_more_is_waited_than_is_exposed_and_more_than_ideal_is_told_as_less_work():
     found = efficiency_breakdown(two_devices(profiled_record(DDP, 230, 0.5, [[5.0], [5.0]])))
     assert isinstance(found, EfficiencyBreakdown)
     assert (found.waiting, found.transfer) == (0.05, 0.0)
     assert found.work == pytest.approx(1 - 1.15 - 0.05)
 
 
-def test_where_the_efficiency_goes_is_not_guessed_without_a_profile() -> None:
+def test_where_the_efficiency_goes_is_not_guessed_without_a_profile():
     assert efficiency_breakdown(two_devices(measured(DDP, 150))) == "no step was profiled"
     assert (
         efficiency_breakdown(two_devices(profiled_record(DDP, 150, 2.0, [[9.0]]))) != "no step was profiled"
     )
 
 
-def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
+def test_an_efficiency_has_the_interval_of_its_two_paces():
     one = [measured(ONE, value, round_=i) for i, value in enumerate((100, 110))]
     two = [measured(DDP, value, round_=i) for i, value in enumerate((150, 170))]
     (series,) = scaling_series(rows(*one, *two))
@@ -139,7 +137,7 @@ def test_an_efficiency_has_the_interval_of_its_two_paces() -> None:
     assert point.low < point.efficiency < point.high
 
 
-def test_no_efficiency_is_made_up_for_a_pace_without_an_interval() -> None:
+def test_no_efficiency_is_made_up_for_a_pace_without_an_interval():
     two = [
         replace(row, values={name: estimate.as_median for name, estimate in row.values.items()})
         for row in rows(measured(ONE, 100), measured(DDP, 150))
@@ -148,7 +146,7 @@ def test_no_efficiency_is_made_up_for_a_pace_without_an_interval() -> None:
         scaling_series(two)
 
 
-def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> None:
+def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason():
     busy = replace(measured(DDP, 70, round_=1), degraded="a busy neighbour")
     records = [busy, measured(DDP, 90), failed(DDP, round_=2)]
     found = trials_with(records, "tokens_per_s")[DDP.id]
@@ -161,7 +159,7 @@ def test_every_trial_is_told_and_those_that_do_not_count_with_their_reason() -> 
     assert [symbol.endswith("-open") for symbol in strip["marker"]["symbol"]] == [False, True]
 
 
-def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
+def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not():
     late = profiled_record(DDP, 100, 2.0, [[1.0, 1.0], [2.0, 2.0]])
     even = profiled_record(FSDP, 100, 2.0, [[1.0, 1.0], [1.1, 1.1]])
     found = page(late, even)["ranks"].charts
@@ -174,12 +172,12 @@ def test_a_straggler_is_named_and_a_rank_that_is_hardly_behind_is_not() -> None:
     assert [cells[1:] for cells in found[0].table.texts()] == [("1000", "1000"), ("2000", "2000")]
 
 
-def test_ranks_are_shown_of_few_cases_however_many_there_are() -> None:
+def test_ranks_are_shown_of_few_cases_however_many_there_are():
     records = [profiled_record(case("ddp", seed=i), 100 + i, 2.0, [[1.0], [2.0]]) for i in range(9)]
     assert len(notable_rank_times(rows(*records), 4)) == 4
 
 
-def test_bandwidth_is_that_of_the_message_and_its_operation() -> None:
+def test_bandwidth_is_that_of_the_message_and_its_operation():
     def call(op: str, size: int, seconds: float) -> RecordRow:
         return {
             "rank": 0,
@@ -201,7 +199,7 @@ def test_bandwidth_is_that_of_the_message_and_its_operation() -> None:
     ]
 
 
-def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank() -> None:
+def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank():
     record = measured(DDP, 100, samples_per_s=10)
     seconds = {"warmup_step_s": [[3.0], [5.0]], "step_s": [[1.0, 1.0], [2.0, 1.0]]}
     (row,) = rows(replace(record, samples={**record.samples, **seconds}))
@@ -211,18 +209,18 @@ def test_a_loss_is_told_over_tokens_and_over_the_seconds_of_the_slowest_rank() -
     assert found["seconds"] == [5.0, 7.0, 8.0]
 
 
-def test_a_loss_over_what_is_not_known_is_not_drawn() -> None:
+def test_a_loss_over_what_is_not_known_is_not_drawn():
     assert [chart.id for chart in page(measured(DDP))["loss"].charts] == ["loss-steps"]
 
 
-def test_the_parts_of_a_step_add_up_to_all_of_it() -> None:
+def test_the_parts_of_a_step_add_up_to_all_of_it():
     found = chart_of(page(profiled_record(DDP, 100, 2.0, [[9.0], [10.0]])), "time-parts")
     # ms of a step of 9 s without the profiler, though it takes 10 s with it
     assert sum(trace["x"][0] for trace in found.figure["data"]) == pytest.approx(9000)
     assert "ddp, 20%" in found.finding
 
 
-def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so() -> None:
+def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_so():
     records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MAX_CHART_CASES + 2)]
     found = chart_of(page(*records), "trials-throughput")
     assert len(found.figure["data"]) == MAX_CHART_CASES + 1
@@ -230,25 +228,25 @@ def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_
     assert len(found.table.rows) == MAX_CHART_CASES + 2
 
 
-def test_every_status_but_measured_has_something_to_try() -> None:
+def test_every_status_but_measured_has_something_to_try():
     assert set(FAILURE_ADVICE) == set(Status) - {Status.MEASURED}
 
 
-def test_what_is_said_to_be_raised_is_a_field_of_the_suite() -> None:
+def test_what_is_said_to_be_raised_is_a_field_of_the_suite():
     named = set(re.findall(r"limits\.(\w+)", " ".join(FAILURE_ADVICE.values())))
     assert named
     assert named <= {field.name for field in fields(TimeLimits)}
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#14171a"])
-def test_every_colour_stands_out_on_either_ground(ground: str) -> None:
+def test_every_colour_stands_out_on_either_ground(ground):
     # WCAG 2.2, 1.4.11: graphical objects need a contrast of 3 : 1
     for colour in MEANINGS | {*STRATEGIES}:
         darker, lighter = sorted((_luminance(colour), _luminance(ground)))
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
-def test_no_colour_of_a_strategy_means_anything_else() -> None:
+def test_no_colour_of_a_strategy_means_anything_else():
     assert MEANINGS & {*STRATEGIES} == set()
 
 
@@ -258,13 +256,13 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_each_of_many_families_has_a_mark_of_its_own() -> None:
+def test_each_of_many_families_has_a_mark_of_its_own():
     families = [f"plugin{i}" for i in range(40)]
     style = CaseStyle(families)
     assert len({json.dumps(style.marker(family)) for family in families}) == 40
 
 
-def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> None:
+def test_distances_from_the_reference_stand_beside_what_rounding_allows():
     same = check_record(FSDP, "case", {"case": none})
     same = replace(same, job=with_options(same.job, of=FSDP.id))
     checks = [reference(), check_record(DDP, "case", {"case": rounding}), differing(ZERO), same]
@@ -284,7 +282,7 @@ def test_distances_from_the_reference_stand_beside_what_rounding_allows() -> Non
     assert found.figure["layout"]["yaxis"]["ticktext"][0].startswith("zero2")
 
 
-def test_cases_stand_below_a_heading_for_their_number_of_devices() -> None:
+def test_cases_stand_below_a_heading_for_their_number_of_devices():
     found = rows(measured(ONE), measured(DDP), measured(FSDP))
     axis = CaseAxis.of((row, row.case.label) for row in found)
     assert axis.labels == ["1 device:", "ddp", "2 devices:", "ddp", "fsdp"]
@@ -294,7 +292,7 @@ def test_cases_stand_below_a_heading_for_their_number_of_devices() -> None:
     )
 
 
-def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_one_name() -> None:
+def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_one_name():
     ends = [LineEnd(4, y, f"line {y}", "#000000") for y in (50.0, 50.1, 49.0, 10.0)]
     found = label_line_ends(ends, 0, 100, 300)
     assert [each["text"] for each in found] == ["line 50.0 (+2)", "line 10.0"]
@@ -306,7 +304,7 @@ def test_names_at_the_ends_of_lines_do_not_cover_each_other_and_one_place_has_on
     assert max(300 - 3 * each["y"] + each["ay"] for each in low) <= 300, "none below the chart"
 
 
-def test_a_name_stands_where_it_covers_no_other_mark_or_name() -> None:
+def test_a_name_stands_where_it_covers_no_other_mark_or_name():
     words = place_mark_labels(
         [(0.5, 0.5, "first"), (0.5, 0.46, "second"), (0.01, 0.5, "at the edge")], 800, 400
     )
@@ -314,13 +312,13 @@ def test_a_name_stands_where_it_covers_no_other_mark_or_name() -> None:
     assert words[2] == "middle right", "it would be cut off in the middle"
 
 
-def test_sizes_and_speeds_have_round_ticks() -> None:
+def test_sizes_and_speeds_have_round_ticks():
     assert byte_ticks([3000, 5e6])["ticktext"][:3] == ["2 KiB", "8 KiB", "32 KiB"]
     assert log_ticks([0.04, 0.9])["ticktext"] == ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
     assert byte_ticks([]) == log_ticks([]) == {}
 
 
-def test_ranks_are_drawn_on_one_scale_and_by_their_nodes() -> None:
+def test_ranks_are_drawn_on_one_scale_and_by_their_nodes():
     of = case("ddp", 4)
     late = profiled_record(of, 100, 2.0, [[1.0], [1.0], [1.05], [1.5]])
     (found,) = page(replace(late, nodes={"b": [1, 3], "a": [0, 2]}))["ranks"].charts
@@ -332,7 +330,7 @@ def test_ranks_are_drawn_on_one_scale_and_by_their_nodes() -> None:
     assert [row.value("rank") for row in found.table.rows] == [0, 2, 1, 3]
 
 
-def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_pick() -> None:
+def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_pick():
     many = [measured(case(label, size), 100 * size) for label in ("ddp", "fsdp") for size in (2, 4)]
     found = page(measured(ONE, 100), *many)["throughput"].charts
     assert [each.id for each in found] == ["throughput-memory", "throughput-memory-2"]
@@ -342,7 +340,7 @@ def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_
     assert rings == [1, 0]
 
 
-def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_where_it_is_near() -> None:
+def test_memory_over_a_step_has_what_a_phase_left_and_its_peak_and_the_limit_where_it_is_near():
     kinds = {"parameters": 2.0 * MIB, "gradients": 1.0 * MIB, "allocated": 3.0 * MIB, "states": 3.0 * MIB}
     ends = {"forward": 7.0 * MIB, "backward": 9.0 * MIB, "step": 3.0 * MIB}
     phases = [{"rank": 0, "micro_batch": 0, "phase": p, "peak": peak, **kinds} for p, peak in ends.items()]

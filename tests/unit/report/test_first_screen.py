@@ -1,7 +1,5 @@
 """The first screen of a page, from records alone: what was compared, the ranked table, the drawing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from distbench.core.case import Batch, Case, PluginChoice
@@ -36,7 +34,7 @@ def cell_text(table: CaseTable, line: CaseRow, heading: str) -> str:
     return column.text(line.cells[column.name])
 
 
-def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -> None:
+def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software():
     run = run_of(on_gpus("ddp", 900, 20 * GIB), on_gpus("zero2", 800, 18 * GIB, 1), failed(case("fsdp", 4)))
     assert (
         header.page_title(run)
@@ -54,7 +52,7 @@ def test_the_title_and_the_facts_name_the_model_the_devices_and_the_software() -
     }
 
 
-def test_a_fact_that_nobody_recorded_says_so() -> None:
+def test_a_fact_that_nobody_recorded_says_so():
     facts = header.header_facts(run_of(failed(case("ddp", batch=Batch(16, 8, 1))), unsupported(case("dp"))))
     assert facts == {
         "model": "transformer, number of parameters unknown (no trial reported it)",
@@ -67,12 +65,12 @@ def test_a_fact_that_nobody_recorded_says_so() -> None:
     assert header.header_facts(run_of()) == {}
 
 
-def test_noisy_trials_are_counted_among_the_facts() -> None:
+def test_noisy_trials_are_counted_among_the_facts():
     noisy = replace(measured(case("ddp")), degraded="others computed")
     assert header.header_facts(run_of(noisy, measured(case("fsdp"))))["trials"].endswith("0 failed, 1 noisy")
 
 
-def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None:
+def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer():
     table = make_case_table(
         run_of(
             measured(case("single", 1), 900),
@@ -93,7 +91,7 @@ def test_the_table_is_ranked_in_groups_of_devices_and_marks_the_answer() -> None
     assert [line.shares["tokens_per_s"] for line in (ddp, fsdp)] == [1.0, 500 / 700], "bars within the group"
 
 
-def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason() -> None:
+def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason():
     columns = {**COLUMNS, "mfu": {"unit": "", "better": "higher", "doc": "Utilisation."}}
     row = replace(measured(case("ddp")), columns=columns, absent={"mfu": "peak_flops is unknown"})
     table = make_case_table(run_of(row))
@@ -102,13 +100,13 @@ def test_what_is_known_of_no_case_is_left_out_of_the_table_with_the_reason() -> 
     assert "limit" in table.unknown["headroom"]
 
 
-def test_without_ddp_readers_may_still_choose_what_cases_are_relative_to() -> None:
+def test_without_ddp_readers_may_still_choose_what_cases_are_relative_to():
     table = make_case_table(run_of(measured(case("fsdp"), 500), measured(case("zero2"), 400)))
     assert [cell_text(table, line, "× ddp") for line in table_lines(table)] == ["–", "–"]
     assert table.bases == ["fsdp", "zero2"]
 
 
-def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need() -> None:
+def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need():
     known = on_gpus("ddp", 900, 20 * GIB, memory_reserved_peak=30 * GIB, gpu_memory_own=32 * GIB)
     table = make_case_table(run_of(known))
     assert cell_text(table, table_lines(table)[0], "headroom") == "47.0 GiB (59%)"
@@ -116,7 +114,7 @@ def test_headroom_is_what_the_smallest_gpu_has_beyond_the_need() -> None:
     assert "the memory of a device is not recorded" in make_case_table(run_of(old)).unknown["headroom"]
 
 
-def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> None:
+def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside():
     cases: list[Case] = [case(f"strategy{i}") for i in range(30)]
     run = run_of(
         *(
@@ -149,7 +147,7 @@ def test_the_drawing_rings_the_pick_and_has_every_mark_and_label_inside() -> Non
         assert all(x + 6.6 * len(name) <= left or left + 6.6 * len(other) <= x for left, _, other in others)
 
 
-def test_one_case_or_none_has_no_drawing_and_equal_ones_have() -> None:
+def test_one_case_or_none_has_no_drawing_and_equal_ones_have():
     assert scatter_plot(run_of()) is None
     assert scatter_plot(run_of(measured(case("ddp")), failed(case("fsdp")))) is None
     drawing = scatter_plot(run_of(measured(case("ddp")), measured(case("fsdp"))))

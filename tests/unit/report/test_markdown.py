@@ -1,7 +1,5 @@
 """A run in Markdown, read by a parser of Markdown."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

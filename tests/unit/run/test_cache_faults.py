@@ -1,7 +1,5 @@
 """A cache that is damaged, full or read-only, and builds that crash: what they cost, and what is told."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -11,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +21,9 @@ from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader,
 from distbench.suite import load_suite
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
-from support.fault_table import Drill
-from support.runs import PLUGINS, QUICK, Done, Finished
+from support.runs import PLUGINS, QUICK
 from support.suites import write_suite
 
-Run = Callable[..., Finished]
-Command = Callable[..., Done]
 SUITE = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
@@ -74,7 +68,7 @@ class Preparation:
 
 
 @pytest.fixture
-def preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparation:
+def preparation(tmp_path, monkeypatch) -> Preparation:
     """Prepare strategies in a cache of their own."""
     return Preparation(tmp_path, monkeypatch)
 
@@ -102,9 +96,7 @@ def overwrite(library: Path) -> None:
         pytest.param(overwrite, marks=pytest.mark.drill("cache: a library is all zeros")),
     ],
 )
-def test_a_damaged_library_is_built_again_and_named(
-    preparation: Preparation, drill: Drill, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_library_is_built_again_and_named(preparation, drill, damage):
     assert preparation("works").notes == []
     damage(preparation.library)
     ended = preparation("works")
@@ -118,14 +110,14 @@ def test_a_damaged_library_is_built_again_and_named(
 
 
 @pytest.mark.drill("cache: two runs at once, cold")
-def test_two_preparations_of_one_cache_build_a_library_once(preparation: Preparation) -> None:
+def test_two_preparations_of_one_cache_build_a_library_once(preparation):
     both = [preparation.start("works", name) for name in ("one", "other")]
     assert [process.wait() for process, _ in both] == [0, 0]
     assert [event.failed for _, journal in both for event in journal.read_new()] == [""] * 4
     assert preparation.builds() == 1
 
 
-def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path: Path) -> None:
+def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path):
     parts = tmp_path / "op"
 
     def build() -> None:
@@ -139,7 +131,7 @@ def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")
-def test_a_builder_that_is_killed_holds_nobody_up(preparation: Preparation) -> None:
+def test_a_builder_that_is_killed_holds_nobody_up(preparation):
     killed, _ = preparation.start("works", "killed", COMPILES="hangs")
     while not preparation.builds():
         assert killed.poll() is None
@@ -155,9 +147,7 @@ def test_a_builder_that_is_killed_holds_nobody_up(preparation: Preparation) -> N
 
 
 @pytest.mark.drill("cache: read-only")
-def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
-    preparation: Preparation, drill: Drill
-) -> None:
+def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(preparation, drill):
     # nobody can make a folder there, not even root
     ended = preparation("works", DISTBENCH_CACHE="/sys/distbench")
     drill.seen(ended.failed)
@@ -166,7 +156,7 @@ def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
 
 
 @pytest.mark.drill("cache: full")
-def test_a_full_disk_is_told_in_the_compilers_last_line(preparation: Preparation, drill: Drill) -> None:
+def test_a_full_disk_is_told_in_the_compilers_last_line(preparation, drill):
     ended = preparation("fills")
     drill.seen(ended.failed)
     assert "'compiled': /usr/bin/ld: final link failed: No space left on device; free some" in ended.failed
@@ -184,19 +174,19 @@ def test_a_full_disk_is_told_in_the_compilers_last_line(preparation: Preparation
         ("ninja: error: opening build log: Read-only file system", 0),
     ],
 )
-def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output: str, line: int) -> None:
+def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output, line):
     before = "Error building extension 'op': [1/2] c++ -o op.o -c op.cpp\nFAILED: op.o\nc++ -c op.cpp"
     expected = f"Error building extension 'op': {output.splitlines()[line]}"
     assert compiler_error_line(f"{before}\n{output}\nninja: build stopped: subcommand failed.") == expected
 
 
-def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
+def test_an_error_that_no_compiler_printed_is_told_whole():
     text = "no such weights\nin the folder"
     assert compiler_error_line(text) == text
 
 
 @pytest.mark.drill("python of an environment that is not activated")
-def test_a_worker_finds_the_tools_of_its_own_environment(preparation: Preparation, drill: Drill) -> None:
+def test_a_worker_finds_the_tools_of_its_own_environment(preparation, drill):
     ended = preparation("looks", PATH="/usr/bin:/bin")
     assert ended.notes == [str(Path(sys.executable).with_name("python"))]
     drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
@@ -210,9 +200,7 @@ def test_a_worker_finds_the_tools_of_its_own_environment(preparation: Preparatio
         pytest.param(signal.SIGKILL, marks=pytest.mark.drill("kill -9 of the command line while preparing")),
     ],
 )
-def test_a_preparation_that_is_stopped_leaves_no_process(
-    preparation: Preparation, monkeypatch: pytest.MonkeyPatch, drill: Drill, ended_by: signal.Signals
-) -> None:
+def test_a_preparation_that_is_stopped_leaves_no_process(preparation, monkeypatch, drill, ended_by):
     temporary = preparation.folder / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -250,9 +238,7 @@ def processes_with_variable(variable: str) -> list[Path]:
 
 @pytest.mark.drill("a build dies of SIGBUS")
 @pytest.mark.train
-def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
-    run_suite: Run, drill: Drill
-) -> None:
+def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(run_suite, drill):
     finished = run_suite(QUICK + "strategies: [{compiled: {does: [crashes, works]}}]\n")
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
     reason = reasons["compiled+crashes"]
@@ -265,7 +251,7 @@ def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
 
 @pytest.mark.drill("a build hangs")
 @pytest.mark.train
-def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run, drill: Drill) -> None:
+def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite, drill):
     text = QUICK.replace("limits: {step: 30}", "limits: {prepare: 1}")
     finished = run_suite(text + "strategies: [{compiled: {does: [hangs, works]}}]\n")
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
@@ -275,7 +261,7 @@ def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run,
 
 
 @pytest.mark.train
-def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_path: Path) -> None:
+def test_prepare_shows_what_it_builds_and_what_failed(distbench, tmp_path):
     suite = write_suite(
         tmp_path, QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n"
     )
@@ -293,7 +279,7 @@ def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_pa
 @pytest.mark.drill("cache: DeepSpeed's op and the counting allocator are half-written")
 @pytest.mark.train
 @pytest.mark.deep
-def test_an_op_and_the_allocator_are_mended(run_suite: Run, distbench: Command, tmp_path: Path) -> None:
+def test_an_op_and_the_allocator_are_mended(run_suite, distbench, tmp_path):
     text = QUICK + "launcher: local\nstrategies: [ddp, {zero: {stage: 2}}]\n"
     suite = write_suite(tmp_path, text, "prepared.yaml")
     assert distbench("prepare", str(suite)).returncode == 0

@@ -1,7 +1,5 @@
 """Time limits: by a clock that nobody sets, and with the name of the rank that holds up the others."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -29,7 +27,6 @@ from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, s
 from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
 from support.fake_launches import FakeLaunch
-from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in
 
 LIMITS = TimeLimits(start=1, step=1, trial=30)
@@ -46,7 +43,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     """The clock that limits are measured by in this test."""
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made)
@@ -99,9 +96,7 @@ def watch(ranks: TwoRankLaunch, **options: bool) -> TrialMonitor:
         pytest.param(-1, True, marks=pytest.mark.drill("the clock goes 1 h back while a rank hangs")),
     ],
 )
-def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, hours: float, hangs: bool
-) -> None:
+def test_a_clock_that_is_set_hides_no_hang_and_makes_none(tmp_path, monkeypatch, clock, hours, hangs):
     right = time.time
 
     def during(number: int) -> None:
@@ -120,8 +115,8 @@ def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
 
 @pytest.mark.parametrize(("delivered", "status"), [((0, 1), Status.MEASURED), ((0,), Status.HANG)])
 def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_missing(
-    tmp_path: Path, clock: Clock, delivered: tuple[int, ...], status: Status
-) -> None:
+    tmp_path, clock, delivered, status
+):
     ranks = TwoRankLaunch(tmp_path, clock)
     for rank in delivered:
         partial_result_file(tmp_path, rank).write_text("{}")
@@ -130,7 +125,7 @@ def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_
     assert ending.reason.startswith("incomplete: exceeded limits.step" if len(delivered) == 2 else "exceeded")
 
 
-def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: Clock) -> None:
+def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path, clock):
     ranks = TwoRankLaunch(tmp_path, clock)
     for rank in range(2):
         partial_result_file(tmp_path, rank).write_text("{}")
@@ -152,8 +147,8 @@ def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: 
     ],
 )
 def test_an_abort_has_the_message_of_the_exception_that_nobody_caught(
-    tmp_path: Path, clock: Clock, written: str, blamed: int, reason: str
-) -> None:
+    tmp_path, clock, written, blamed, reason
+):
     class Ended(TwoRankLaunch):
         def wait(self, seconds: float) -> list[RankExit]:
             super().wait(seconds)
@@ -192,7 +187,7 @@ Current thread 0x00007f53e2b4a740 (most recent call first):
 """
 
 
-def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
+def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks():
     blamed = rank_outside_collective({0: WAITING, 1: f"{WAITING}later\n{OTHER_CODE}", 2: BACKWARD})
     assert blamed is not None
     assert blamed.rank == 1
@@ -210,7 +205,7 @@ def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
     ],
     ids=["all may wait", "none waits", "two wait for none", "one rank", "no stack"],
 )
-def test_without_evidence_against_one_rank_nobody_is_blamed(logs: dict[int, str]) -> None:
+def test_without_evidence_against_one_rank_nobody_is_blamed(logs):
     assert rank_outside_collective(logs) is None
 
 
@@ -223,7 +218,7 @@ ALONE = {
 
 @pytest.mark.train
 @pytest.mark.parametrize("waits", ALONE)
-def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits: str) -> None:
+def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits):
     code = f"""
 import faulthandler, torch
 from distbench.worker.rendezvous import StoreExchange, join_process_group
@@ -242,7 +237,7 @@ faulthandler.dump_traceback_later(1, exit=True)
     )
 
 
-def test_only_a_state_that_lasts_is_evidence() -> None:
+def test_only_a_state_that_lasts_is_evidence():
     assert stopped_rank({0: "S", 1: "D"}, {0: "D", 1: "S"}, "D") is None
     assert stopped_rank({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
     assert stopped_rank({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
@@ -263,13 +258,8 @@ def test_only_a_state_that_lasts_is_evidence() -> None:
     ids=["one is stopped", "one is behind", "one waits for a device", "one waits for none", "all wait"],
 )
 def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
-    tmp_path: Path,
-    clock: Clock,
-    stopped: dict[int, str],
-    logs: dict[int, str],
-    ahead: int | None,
-    blamed: int | None,
-) -> None:
+    tmp_path, clock, stopped, logs, ahead, blamed
+):
     ranks = TwoRankLaunch(tmp_path, clock)
     ranks.stopped, ranks.logs = stopped, logs
     if ahead is not None:
@@ -280,7 +270,7 @@ def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
     assert ending.failure.rank == blamed
 
 
-def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path, clock: Clock) -> None:
+def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path, clock):
     ranks = TwoRankLaunch(tmp_path, clock)
     ranks.logs = {0: WAITING, 1: OTHER_CODE}
     ending = watch(ranks, blame_by_stack=False).wait()
@@ -288,7 +278,7 @@ def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: 
     assert ending.failure.rank is None
 
 
-def test_where_ranks_wait_for_each_other_is_told() -> None:
+def test_where_ranks_wait_for_each_other_is_told():
     assert waits_text({0: WAITING, 1: BACKWARD}) == (
         "rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass"
     )
@@ -301,7 +291,7 @@ SUITE = QUICK + "launcher: local\nstrategies: [ddp]\n"
 
 
 @pytest.fixture(scope="module")
-def hanging_run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def hanging_run(tmp_path_factory) -> Finished:
     """A run of all models that hang in their own way."""
     models = ", ".join(f"ends:{model}" for model in HANG)
     text = SUITE.replace("step: 30", "step: 3") + f"axes: {{workload.user.model: [{models}]}}\n"
@@ -322,9 +312,7 @@ IN_VAIN = "all ranks wait in recv, called by trouble (ends.py:96)"
         pytest.param("WaitInVain", None, IN_VAIN, marks=pytest.mark.drill("each rank waits for the other")),
     ],
 )
-def test_a_hang_ends_at_its_limit_and_blames_by_evidence(
-    hanging_run: Finished, drill: Drill, model: str, blamed: int | None, told: str
-) -> None:
+def test_a_hang_ends_at_its_limit_and_blames_by_evidence(hanging_run, drill, model, blamed, told):
     record = record_of(hanging_run, f"ends:{model}")
     drill.noticed(record["wall_s"])
     drill.seen(record["reason"])
@@ -335,7 +323,7 @@ def test_a_hang_ends_at_its_limit_and_blames_by_evidence(
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the clock of the ranks goes 2 h ahead in a trial")
-def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path: Path) -> None:
+def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path):
     text = SUITE.replace("small:Small", "ends:SetTheClock").replace("steps: 3", "steps: 30")
     record = run_in(tmp_path, text).record("ddp")
     assert record["status"] == "measured"

@@ -1,7 +1,5 @@
 """What distbench itself raises in one trial is that trial's failure; a full disk ends the run."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -14,7 +12,6 @@ import pytest
 
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.fault_table import Drill
 from support.runs import PLUGINS, Done, call
 from support.suites import SuiteText
 
@@ -120,9 +117,7 @@ def error_text(record: Record, what: str) -> None:
         ),
     ],
 )
-def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(
-    tmp_path: Path, drill: Drill, fault: str
-) -> None:
+def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(tmp_path, drill, fault):
     made = FaultyRun(tmp_path, fault)
     done = made.run()
     drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
@@ -135,7 +130,7 @@ def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(
 
 
 @pytest.mark.drill("the launcher raises while it prepares")
-def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path: Path, drill: Drill) -> None:
+def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path, drill):
     made = FaultyRun(tmp_path, "prepare raises")
     done = made.run()
     drill.seen(done.stderr)
@@ -162,9 +157,7 @@ def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path: 
     ],
     ids=["summary", "value", "sampler"],
 )
-def test_what_a_metric_raises_fails_each_trial_of_its_own(
-    tmp_path: Path, drill: Drill, at: str, what: str
-) -> None:
+def test_what_a_metric_raises_fails_each_trial_of_its_own(tmp_path, drill, at, what):
     made = FaultyRun(tmp_path, metric=at)
     done = made.run()
     drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
@@ -175,14 +168,14 @@ def test_what_a_metric_raises_fails_each_trial_of_its_own(
         error_text(record, what)
 
 
-def test_a_trial_that_nobody_watches_is_ended(tmp_path: Path) -> None:
+def test_a_trial_that_nobody_watches_is_ended(tmp_path):
     made = FaultyRun(tmp_path, "hang", metric="sampler")
     made.run()
     assert made.file.with_suffix(".stopped").exists()
 
 
 @pytest.mark.drill("the disk is full in the middle of a trial")
-def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, drill: Drill) -> None:
+def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path, drill):
     made = FaultyRun(tmp_path, steps=1_500)
     with files_of(10_000):
         done = made.run()
@@ -198,7 +191,7 @@ def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, dri
 
 
 @pytest.mark.drill("ranks leave no byte of the disk")
-def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Drill) -> None:
+def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path, drill):
     made = FaultyRun(tmp_path, "fill")
     made.out.mkdir()
     run = f"{sys.executable} -m distbench run"
@@ -236,7 +229,7 @@ def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Dri
 
 
 @pytest.mark.drill("the disk is full while the report is written")
-def test_numbers_are_printed_even_if_the_report_finds_no_room(tmp_path: Path, drill: Drill) -> None:
+def test_numbers_are_printed_even_if_the_report_finds_no_room(tmp_path, drill):
     made = FaultyRun(tmp_path)
     with files_of(200_000):
         done = made.run()

@@ -1,7 +1,5 @@
 """What failed because of the machine is made again, unasked; what failed otherwise, if asked."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,6 @@ from distbench.plan import PlannedTrial
 from distbench.record import NO_REFERENCE_TEXT, NODE_LOST_PHASE, Failure, Status
 from distbench.record.run_folder import Run
 from distbench.run.trial_index import TrialIndex
-from support.fault_table import Drill
 from support.paused_command import Held
 from support.records import case, failed, info, job_of, measured, unsupported
 from support.runs import call
@@ -55,8 +52,8 @@ MACHINE = [
 
 @pytest.mark.parametrize(("fault", "status"), MACHINE)
 def test_what_the_machine_failed_is_made_again_by_resume_and_stays_in_the_record(
-    tmp_path: Path, drill: Drill, fault: str, status: str
-) -> None:
+    tmp_path, drill, fault, status
+):
     run, file = broken_baseline(tmp_path, fault)
     assert statuses(run)[0] == status
     file.unlink()
@@ -72,7 +69,7 @@ def test_what_the_machine_failed_is_made_again_by_resume_and_stays_in_the_record
 
 
 @pytest.mark.drill("a rank crashes, and its trial is tried again")
-def test_what_failed_otherwise_is_made_again_if_asked(tmp_path: Path, drill: Drill) -> None:
+def test_what_failed_otherwise_is_made_again_if_asked(tmp_path, drill):
     run, file = broken_baseline(tmp_path, "RuntimeError")
     file.unlink()
     assert call("run", "--resume", str(run.folder), "--quiet").returncode == 1
@@ -89,7 +86,7 @@ def test_what_failed_otherwise_is_made_again_if_asked(tmp_path: Path, drill: Dri
     assert json.loads(call(*query).stdout) == [{"round": 0, "launches": 2}, {"round": 1, "launches": 1}]
 
 
-def test_each_attempt_that_fails_is_kept(tmp_path: Path) -> None:
+def test_each_attempt_that_fails_is_kept(tmp_path):
     run, file = broken_baseline(tmp_path, "MemoryError")
     file.write_text("RuntimeError")
     assert call("run", "--resume", str(run.folder), "--quiet").returncode == 1
@@ -100,7 +97,7 @@ def test_each_attempt_that_fails_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill("kill -9 while a failed trial is tried again")
-def test_an_attempt_is_known_even_if_the_next_one_is_killed(tmp_path: Path) -> None:
+def test_an_attempt_is_known_even_if_the_next_one_is_killed(tmp_path):
     held = Held(tmp_path)
     held.process.kill()
     held.process.communicate()
@@ -115,18 +112,18 @@ def test_an_attempt_is_known_even_if_the_next_one_is_killed(tmp_path: Path) -> N
     assert (record.status, [attempt.status for attempt in record.attempts]) == ("measured", ["crashed"])
 
 
-def test_only_a_resumed_run_has_anything_to_retry(tmp_path: Path) -> None:
+def test_only_a_resumed_run_has_anything_to_retry(tmp_path):
     done = call("run", "suite.yaml", "--retry-failed")
     assert done.returncode == 2 and "use it with --resume RUN" in done.stderr
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return Run.create(tmp_path, info(case()), "")
 
 
 @pytest.mark.parametrize(("phase", "is_made"), [("time", False), (NODE_LOST_PHASE, True)])
-def test_a_trial_that_lost_its_node_is_made_again(run: Run, phase: str, is_made: bool) -> None:
+def test_a_trial_that_lost_its_node_is_made_again(run, phase, is_made):
     run.write_record(replace(failed(case()), failure=Failure(rank=None, phase=phase)))
     assert TrialIndex(run).pending([PlannedTrial(case())]) == ([PlannedTrial(case())] if is_made else [])
 
@@ -139,9 +136,7 @@ SMALLER_CASE = case("ddp", name="smaller")
     [(None, False, True), (measured(SMALLER_CASE), False, False), (measured(SMALLER_CASE), True, True)],
     ids=["alone", "smaller case has run", "if asked"],
 )
-def test_a_case_that_a_smaller_one_has_replaced_is_settled(
-    run: Run, fallback: Any, retry_failed: bool, is_made: bool
-) -> None:
+def test_a_case_that_a_smaller_one_has_replaced_is_settled(run, fallback, retry_failed, is_made):
     run.write_record(failed(case(), status=Status.OOM_HOST))
     if fallback:
         run.write_record(fallback)
@@ -158,7 +153,7 @@ def trials_by_attempt(task: PlannedTrial, record: Any) -> Any:
     return replace(record, job=task.job, case=task.case, case_id=task.case.id)
 
 
-def test_what_lacked_its_reference_is_made_again_with_it(run: Run) -> None:
+def test_what_lacked_its_reference_is_made_again_with_it(run):
     lacking = unsupported(case(), f"{NO_REFERENCE_TEXT}: rank 0 crashed")
     run.write_record(trials_by_attempt(COMPARED, lacking))
     run.write_record(trials_by_attempt(REFERENCE, failed(case())))
@@ -171,7 +166,7 @@ def test_what_lacked_its_reference_is_made_again_with_it(run: Run) -> None:
     assert TrialIndex(run).pending([REFERENCE, COMPARED]) == []
 
 
-def test_what_needs_a_damaged_reference_says_so(run: Run) -> None:
+def test_what_needs_a_damaged_reference_says_so(run):
     run.write_record(trials_by_attempt(REFERENCE, measured(case())))
     (file,) = run.folder.glob("checks/*/*/record.json")
     file.write_text("{")

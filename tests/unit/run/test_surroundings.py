@@ -1,16 +1,12 @@
 """Runs in folders whose names the locale can't decode, and what they leave in TMPDIR."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from support.fault_table import Drill
 from support.runs import MODELS, QUICK, call
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -39,8 +35,8 @@ NON_UTF8_PATH = os.fsdecode(b"\xe9 \xff")
     ],
 )
 def test_a_path_that_the_locale_cannot_decode_takes_nothing_from_a_run(
-    tmp_path: Path, drill: Drill, place: str, temporary_place: str, locale: dict[str, str]
-) -> None:
+    tmp_path, drill, place, temporary_place, locale
+):
     (tmp_path / "suite.yaml").write_text(QUICK + "launcher: local\nstrategies: [ddp]\n")
     out, temporary = tmp_path / place / "out", tmp_path / temporary_place / "tmp"
     temporary.mkdir(parents=True)
@@ -68,7 +64,7 @@ def test_a_path_that_the_locale_cannot_decode_takes_nothing_from_a_run(
 
 
 @pytest.mark.drill("bytes that are no UTF-8 in --out")
-def test_a_run_folder_that_no_table_could_be_read_from_is_refused(tmp_path: Path, drill: Drill) -> None:
+def test_a_run_folder_that_no_table_could_be_read_from_is_refused(tmp_path, drill):
     (tmp_path / "suite.yaml").write_text(QUICK + "launcher: pretend\nstrategies: [pretended]\n")
     done = call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / NON_UTF8_PATH))
     drill.seen(done.stderr)

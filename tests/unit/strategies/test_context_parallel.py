@@ -1,12 +1,8 @@
 """Context parallelism: whose rows may be cut by positions, what moves, and if it is the same training."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +17,6 @@ from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
 from support import planned_suites
 from support.records import case
-from support.runs import Finished
 from support.suites import SuiteText
 from support.theory_checks import against_theory, assert_same_training
 
@@ -81,9 +76,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
         ("cp: {mesh: {cp: 1}}", 2, {}, "but mesh: {cp: 1} gives each sequence one; use ddp, or remove mesh"),
     ],
 )
-def test_what_can_not_be_cut_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_can_not_be_cut_is_refused_with_the_numbers(strategy, world_size, changed, why, tmp_path):
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
 
 
@@ -101,9 +94,7 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
         (128, "bf16", ""),
     ],
 )
-def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
-    seq_len: int, precision: str, why: str, tmp_path: Path
-) -> None:
+def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(seq_len, precision, why, tmp_path):
     changed = {"workload": MODEL.replace("32}}", f"{seq_len}}}}}"), "precision": precision}
     machine = dataclasses.replace(planned_suites.MACHINE, device="cuda")
     problem = planned(tmp_path, "cp: {implementation: ring}", 4, machine=machine, **changed).problem
@@ -113,7 +104,7 @@ def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
 
 @pytest.mark.train
 @pytest.mark.parametrize(("positions", "is_merged"), [(16, False), (64, True)])
-def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions: int, is_merged: bool) -> None:
+def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions, is_merged):
     import torch
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
@@ -140,9 +131,7 @@ def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions: int
         ("cp: {mesh: {cp: 2}, sharded: true}", "cp2+fsdp", Batch(8, 4, 1)),
     ],
 )
-def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
-    strategy: str, label: str, batch: Batch, tmp_path: Path
-) -> None:
+def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(strategy, label, batch, tmp_path):
     found = planned(tmp_path, strategy, 4)
     assert (found.problem, found.case.label, found.case.batch) == (None, label, batch)
 
@@ -162,9 +151,7 @@ def context_parallel_case(
     ("kv_heads", "recomputed", "passes"),
     [(4, "none", 2), (2, "none", 2), (4, "full", 3), (4, "selective", 3)],
 )
-def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
-    kv_heads: int, recomputed: str, passes: int
-) -> None:
+def test_a_layer_exchanges_four_times_forward_and_four_times_backward(kv_heads, recomputed, passes):
     asked = context_parallel_case(
         ContextParallel(),
         2,
@@ -181,9 +168,7 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
 
 
 @pytest.mark.parametrize(("recomputed", "passes"), [("none", 2), ("full", 3)])
-def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(
-    recomputed: str, passes: int
-) -> None:
+def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(recomputed, passes):
     strategy, bf16 = ContextParallel(implementation="ring"), PrecisionConfig("bf16")
     asked = context_parallel_case(
         strategy, 4, Batch(ROWS, ROWS, 1), precision=bf16, activation_checkpointing=recomputed
@@ -195,7 +180,7 @@ def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp3
     ]
 
 
-def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() -> None:
+def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all():
     strategy = ContextParallel(mesh={"cp": 2})
     asked = context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 2, 1))
     moved = 2 * L * ROWS // 2 * S // 2 * 4 * D * 4
@@ -207,7 +192,7 @@ def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() ->
     assert [strategy.data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
 
 
-def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
+def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all():
     strategy = ContextParallel(mesh={"cp": 2}, sharded=True)
     found = strategy.traffic(context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 4, 2)), 1000)
     assert found[1:] == [
@@ -217,13 +202,13 @@ def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
 
 
 @pytest.mark.parametrize(("sharded", "kept"), [(False, 4000), (True, 1000)])
-def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded: bool, kept: int) -> None:
+def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded, kept):
     strategy = ContextParallel(sharded=sharded)
     states = strategy.model_states(context_parallel_case(strategy, 4, Batch(ROWS, ROWS, 1)), 1000)
     assert states["parameters"] == states["gradients"] == kept
 
 
-def test_no_format_says_how_rows_are_divided() -> None:
+def test_no_format_says_how_rows_are_divided():
     with pytest.raises(
         UsageError, match="no format can express Ulysses; torchtitan's context parallelism is a ring"
     ):
@@ -238,7 +223,7 @@ launcher: {{kept: {{oversubscribe: true}}}}
 
 
 @pytest.mark.train
-def test_mistakes_of_rows_that_are_cut_are_found(run_suite: Callable[..., Finished]) -> None:
+def test_mistakes_of_rows_that_are_cut_are_found(run_suite):
     bugs = ("local-positions", "mean-of-means")
     done = run_suite(f"""{CHECK_SUITE}
 data: headless
@@ -266,8 +251,8 @@ strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}, {{cp: {{impleme
     ],
 )
 def test_rows_that_are_cut_are_the_same_training_and_move_what_theory_says(
-    by: str, attention: str, data: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
-) -> None:
+    by, attention, data, precision, recomputed, run_suite
+):
     done = run_suite(f"""{CHECK_SUITE.replace("tied: true", f"tied: true, attention: {attention}")}
 data: {data}
 precision: {precision}
@@ -288,7 +273,7 @@ exclude: [{{strategy: "cp2*", world_size: 2}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_window_is_the_same_training_however_layers_are_cut(run_suite: Callable[..., Finished]) -> None:
+def test_a_window_is_the_same_training_however_layers_are_cut(run_suite):
     done = run_suite(f"""{CHECK_SUITE.replace("tied: true", "attention: sliding_window, window: 5")}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
@@ -301,7 +286,7 @@ strategies: [ddp, fsdp, {{tp: {{sequence_parallel: [false, true]}}}}, {{pp: {{mi
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_rows_that_are_cut_are_judged_whole(run_suite: Callable[..., Finished]) -> None:
+def test_rows_that_are_cut_are_judged_whole(run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{lr: 0.01}}
 measure: {{trials: 0}}
@@ -324,9 +309,7 @@ strategies: [ddp, {{cp: {{sharded: [false, true]}}}}, {{cp: {{implementation: ri
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_rows_that_are_cut_resume_from_checkpoints_and_from_those_of_others(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_rows_that_are_cut_resume_from_checkpoints_and_from_those_of_others(run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}

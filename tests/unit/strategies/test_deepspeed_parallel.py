@@ -1,10 +1,7 @@
 """What DeepSpeed adds to ZeRO: hpZ's second copy, and layers cut by AutoTP."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from support import planned_suites
 from support.records import case
-from support.runs import Finished
 from support.suites import SuiteText, write_suite
 from support.theory_checks import assert_by_theory, assert_same_training, bytes_by_operation, measured_trials
 
@@ -122,13 +118,11 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> plan
         ("stage: 1, mesh: {pp: 2}", 2, {"optimizer": "muon"}, "muon"),
     ],
 )
-def test_what_deepspeed_can_not_do_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_deepspeed_can_not_do_is_refused_with_the_numbers(strategy, world_size, changed, why, tmp_path):
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
 
 
-def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path: Path) -> None:
+def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path):
     assert Zero(stage=1, mesh={"tp": 1}) == Zero(stage=1)
     suite = write_suite(
         tmp_path,
@@ -143,17 +137,17 @@ def test_a_mesh_of_one_is_none_and_auto_is_every_mesh_that_fits(tmp_path: Path) 
     assert found == [*((2, name) for name in of_2), *((8, name) for name in of_8)]
 
 
-def test_short_numbers_are_no_obstacle_where_nothing_is_clipped(tmp_path: Path) -> None:
+def test_short_numbers_are_no_obstacle_where_nothing_is_clipped(tmp_path):
     unclipped = {"precision": "bf16", "optimizer": "{clip_grad_norm: null}"}
     assert planned(tmp_path, "stage: 0, mesh: {tp: 2}", 2, **unclipped).problem is None
 
 
-def test_an_odd_vocabulary_is_no_obstacle_to_layers_that_leave_it_whole(tmp_path: Path) -> None:
+def test_an_odd_vocabulary_is_no_obstacle_to_layers_that_leave_it_whole(tmp_path):
     odd = {"workload": MODEL.replace("vocab_size: 256", "vocab_size: 257")}
     assert planned(tmp_path, "stage: 1, mesh: {tp: 2}", 2, **odd).problem is None
 
 
-def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path: Path) -> None:
+def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path):
     assert planned(tmp_path, "hpz_partition_size: 2", 4).case.label == "zero3+hpz2"
     cut = planned(tmp_path, "stage: 1, mesh: {tp: 2}", 4).case
     assert cut.label == "zero1+tp2"
@@ -163,7 +157,7 @@ def test_names_say_what_is_kept_twice_and_what_is_cut(tmp_path: Path) -> None:
     assert (staged.label, staged.batch) == ("zero1+pp2", Batch(8, 4, 1))
 
 
-def test_neighbours_share_a_stage_and_not_their_rows() -> None:
+def test_neighbours_share_a_stage_and_not_their_rows():
     assert [Zero(stage=1, mesh={"pp": 2}).data_parallel_rank(rank, 4) for rank in range(4)] == [0, 1, 0, 1]
     assert [Zero(stage=1, mesh={"tp": 2}).data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
     assert list(Zero(stage=1, mesh={"pp": 2}).mesh_sizes(4).items()) == [("pp", 2), ("dp_shard", 2)]
@@ -176,7 +170,7 @@ def zero_case(strategy: Zero, world_size: int, **changed: Any) -> Case:
     return case("zero", world_size, strategy=PluginChoice("zero", dataclasses.asdict(strategy)), **given)
 
 
-def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does() -> None:
+def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does():
     plain, copied = Zero(stage=3), Zero(stage=3, hpz_partition_size=2)
     asked = zero_case(copied, 4)
     assert bytes_by_operation(copied, asked, 1000) == bytes_by_operation(plain, asked, 1000)
@@ -185,14 +179,14 @@ def test_a_second_copy_is_kept_by_a_group_and_gathers_no_more_than_stage_3_does(
 
 
 @pytest.mark.parametrize(("version", "can"), [("0.16.9", True), ("0.19.6", True), ("0.19.7", False)])
-def test_mics_is_planned_where_deepspeed_can_train_so(version: str, can: bool, tmp_path: Path) -> None:
+def test_mics_is_planned_where_deepspeed_can_train_so(version, can, tmp_path):
     there = dataclasses.replace(MACHINE, packages={**MACHINE.packages, "deepspeed": version})
     sections = {"workload": MODEL, "batch": "{global_batch_size: 8}"}
     found = planned_suites.planned(tmp_path, "zero: {mics_shard_size: 2}", 4, machine=there, **sections)
     assert (found.problem is None, found.case.label) == (can, "zero3+mics2")
 
 
-def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_them() -> None:
+def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_them():
     grouped = Zero(stage=3, mics_shard_size=2)
     asked = zero_case(grouped, 4)
     assert grouped.model_states(asked, 1000) == Zero(stage=3).model_states(zero_case(Zero(stage=3), 2), 1000)
@@ -211,7 +205,7 @@ def test_groups_of_mics_shard_as_their_ranks_would_and_reduce_shards_between_the
     # query, key, value, gate and up backward, out and down forward; one of those again where recomputed
     [("none", 7), ("full", 8)],
 )
-def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recomputed: str, sums: int) -> None:
+def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recomputed, sums):
     strategy, activation = Zero(stage=1, mesh={"tp": 2}), 8 * 8 * 64 * 4
     alone = zero_case(strategy, 2, activation_checkpointing=recomputed)
     (moved,) = strategy.traffic(alone, PARTITIONED + REPLICATED)
@@ -226,14 +220,14 @@ def test_deepspeed_sums_the_gradient_of_every_layer_that_shares_an_input(recompu
 
 
 @pytest.mark.parametrize(("tied", "whole"), [(False, REPLICATED), (True, REPLICATED - 256 * 64)])
-def test_embedding_norms_and_head_stay_whole_on_every_rank(tied: bool, whole: int) -> None:
+def test_embedding_norms_and_head_stay_whole_on_every_rank(tied, whole):
     strategy = Zero(stage=0, mesh={"tp": 2})
     asked = zero_case(strategy, 2, workload=PluginChoice("transformer", {**OPTIONS, "tied": tied}))
     assert strategy.model_states(asked, PARTITIONED + whole)["parameters"] == 4 * (whole + PARTITIONED / 2)
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied: bool) -> None:
+def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied):
     strategy, activation = Zero(stage=1, mesh={"pp": 2}), 8 * 8 * 64 * 4
     options = {"workload": PluginChoice("transformer", {**OPTIONS, "tied": tied})}
     crossing = [ExpectedCollective(op, activation, "pp", 4) for op in ("send", "recv")]
@@ -249,7 +243,7 @@ def test_activations_cross_borders_and_stages_move_and_keep_what_they_have(tied:
     assert (states["parameters"], states["optimizer_state"]) == (4 * most, 8 * most / 2)
 
 
-def test_a_layer_is_found_by_its_name() -> None:
+def test_a_layer_is_found_by_its_name():
     strategy = Zero(stage=1, mesh={"tp": 2})
     section = strategy.tensor_parallelism.configuration(zero_case(strategy, 2))
     (columns, rows) = section["partition_config"]["layer_specs"]
@@ -258,12 +252,12 @@ def test_a_layer_is_found_by_its_name() -> None:
     assert not any(re.match(each, "blocks.1.attention.wo.weight") for each in columns["patterns"])
 
 
-def test_no_format_hands_a_model_to_the_pipeline_module() -> None:
+def test_no_format_hands_a_model_to_the_pipeline_module():
     with pytest.raises(UsageError, match="no format supports DeepSpeed's PipelineModule yet"):
         export_case("deepspeed", zero_case(Zero(stage=1, mesh={"pp": 2}), 2), {})
 
 
-def test_no_format_makes_a_model_for_mics() -> None:
+def test_no_format_makes_a_model_for_mics():
     with pytest.raises(UsageError, match="MiCS_Init, which no format can express"):
         export_case("deepspeed", zero_case(Zero(mics_shard_size=2), 2), {})
 
@@ -285,13 +279,7 @@ launcher: {{kept: {{oversubscribe: true}}}}
         ("bf16", "none", "null", ("{stage: 0, mesh: {tp: 2}}",)),
     ],
 )
-def test_they_move_and_keep_what_theory_says_and_resume(
-    precision: str,
-    recomputed: str,
-    clip: str,
-    strategies: tuple[str, ...],
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_they_move_and_keep_what_theory_says_and_resume(precision, recomputed, clip, strategies, run_suite):
     # each is checked with AdamW and with SGD
     done = run_suite(f"""{CHECK_SUITE}
 batch: {{global_batch_size: 8, gradient_accumulation_steps: 2}}
@@ -322,13 +310,8 @@ strategies: [{", ".join(f"{{zero: {each}}}" for each in strategies)}]
     ],
 )
 def test_a_pipeline_moves_and_keeps_what_theory_says_and_resumes(
-    precision: str,
-    recomputed: str,
-    clip: str,
-    strategy: str,
-    world_sizes: list[int],
-    run_suite: Callable[..., Finished],
-) -> None:
+    precision, recomputed, clip, strategy, world_sizes, run_suite
+):
     # each is checked with AdamW and with SGD
     done = run_suite(f"""{CHECK_SUITE}
 batch: {{global_batch_size: 16}}
@@ -351,9 +334,7 @@ strategies: [{{zero: {{{strategy}}}}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_mistakes_of_a_pipeline_are_found_and_so_is_what_deepspeed_clips_by(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_mistakes_of_a_pipeline_are_found_and_so_is_what_deepspeed_clips_by(run_suite):
     done = run_suite(f"""
 workload: {MODEL}
 batch: {{global_batch_size: 8}}

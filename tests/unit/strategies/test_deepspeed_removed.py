@@ -1,7 +1,5 @@
 """What DeepSpeed has removed is planned with the reason, by the version that is installed."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -35,9 +33,7 @@ strategies: [{{deepspeed_removed: {{technique: [{", ".join(TECHNIQUES)}]}}}}]
 
 
 @pytest.mark.parametrize("version", ["0.19.7", "0.19.8+cpu", "0.20.0"])
-def test_a_version_without_it_is_told_from_when_on_and_where_that_is_said(
-    version: str, tmp_path: Path
-) -> None:
+def test_a_version_without_it_is_told_from_when_on_and_where_that_is_said(version, tmp_path):
     found = problems(tmp_path, version)
     assert found.keys() == {each.replace("_", "-") for each in TECHNIQUES}
     for problem in found.values():
@@ -45,7 +41,7 @@ def test_a_version_without_it_is_told_from_when_on_and_where_that_is_said(
         assert "github.com/deepspeedai/DeepSpeed/issues/8489" in problem
 
 
-def test_a_version_that_has_it_is_told_what_runs_it_or_why_nothing_does(tmp_path: Path) -> None:
+def test_a_version_that_has_it_is_told_what_runs_it_or_why_nothing_does(tmp_path):
     found = problems(tmp_path, "0.19.6")
     for name, algorithm in {
         "onebit-adam": "adam",
@@ -59,7 +55,7 @@ def test_a_version_that_has_it_is_told_what_runs_it_or_why_nothing_does(tmp_path
     assert no_engine == {"sparse-attention"}
 
 
-def test_what_is_alive_and_like_it_is_named(tmp_path: Path) -> None:
+def test_what_is_alive_and_like_it_is_named(tmp_path):
     found = problems(tmp_path, "0.19.8")
     assert "fsdp: {sharding: hybrid}" in found["mics"]
     assert "use zero: {mics_shard_size: 2} in an environment with" in found["mics"]
@@ -75,9 +71,7 @@ def test_what_is_alive_and_like_it_is_named(tmp_path: Path) -> None:
         ("zero", {"mics_shard_size": 2, "stage": 3}),
     ],
 )
-def test_without_deepspeed_a_strategy_has_a_reason_or_none_and_no_error(
-    name: str, options: dict[str, object]
-) -> None:
+def test_without_deepspeed_a_strategy_has_a_reason_or_none_and_no_error(name, options):
     bare = dataclasses.replace(MACHINE, packages={"torch": "2.13.0"})
     problem = registry.create_plugin("strategies", PluginChoice(name, options)).problem(case(name, 2), bare)
     assert problem is None or "DeepSpeed" in problem or "optimizer" in problem

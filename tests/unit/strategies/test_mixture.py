@@ -1,8 +1,5 @@
 """Mixtures of experts: what they compute and cost, and expert parallelism, which spreads the experts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from distbench.strategies.ep import ExpertParallel
 from distbench.workloads.base import Workload
 from support.planned_suites import planned
 from support.records import case
-from support.runs import Finished
 from support.suites import SuiteText
 from support.theory_checks import assert_by_theory, assert_same_training, bytes_by_operation, measured_trials
 
@@ -49,7 +45,7 @@ def model(**options: Any) -> Workload:
     return made
 
 
-def test_all_experts_are_parameters_and_those_of_a_token_are_work() -> None:
+def test_all_experts_are_parameters_and_those_of_a_token_are_work():
     assert model().parameters() == L * BLOCK + 256 * D + D
     others = L * (E - K) * EXPERT
     attention = 12 * L * D * S
@@ -58,7 +54,7 @@ def test_all_experts_are_parameters_and_those_of_a_token_are_work() -> None:
     assert model(capacity_factor=1.0).flops_per_sample() == model().flops_per_sample()
 
 
-def test_moe_tiny_is_as_much_work_as_tiny_but_for_its_router() -> None:
+def test_moe_tiny_is_as_much_work_as_tiny_but_for_its_router():
     tiny, mixed = (
         registry.create_plugin("workloads", PluginChoice("transformer", {"preset": name}))
         for name in ("tiny", "moe-tiny")
@@ -76,7 +72,7 @@ def test_moe_tiny_is_as_much_work_as_tiny_but_for_its_router() -> None:
         ({"experts": None, "capacity_factor": 1.5}, "capacity_factor: the model has no experts"),
     ],
 )
-def test_impossible_experts_have_a_name(options: dict[str, Any], why: str) -> None:
+def test_impossible_experts_have_a_name(options, why):
     assert why in (model(**options).problem() or "")
 
 
@@ -97,12 +93,7 @@ def refusal_reason(folder: Path, strategy: str, world_size: int, **changed: str)
             {},
             "experts = 4 is not divisible by 8; numbers of devices that divide experts = 4: 1, 2, 4",
         ),
-        (
-            "ep: {mesh: {ep: 4}}",
-            2,
-            {},
-            "mesh: {ep: 4}: 4 does not divide the world size, 2; dp_replicate",
-        ),
+        ("ep: {mesh: {ep: 4}}", 2, {}, "mesh: {ep: 4}: 4 does not divide the world size, 2; dp_replicate"),
         (
             "ep: {}",
             2,
@@ -126,9 +117,7 @@ def refusal_reason(folder: Path, strategy: str, world_size: int, **changed: str)
         ("tp: {}", 2, {}, "experts can't be split (experts = 4); use ep, which distributes them"),
     ],
 )
-def test_what_can_not_be_spread_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_can_not_be_spread_is_refused_with_the_numbers(strategy, world_size, changed, why, tmp_path):
     found = refusal_reason(tmp_path, strategy, world_size, **changed)
     assert why in found
     assert bool(why) == bool(found)
@@ -185,9 +174,7 @@ COUNTS = L * E * 8 * 2
         (1, {}, {}, {}),
     ],
 )
-def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(
-    world_size: int, mesh: dict[str, int], changed: dict[str, Any], moved: dict[str, float]
-) -> None:
+def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(world_size, mesh, changed, moved):
     assert (
         bytes_by_operation(
             ExpertParallel(mesh), expert_case("ep", world_size, {"mesh": mesh}, **changed), PARAMETERS
@@ -196,20 +183,20 @@ def test_tokens_go_to_their_experts_and_back_and_so_do_gradients(
     )
 
 
-def test_a_rank_keeps_the_states_of_its_experts_and_of_all_else() -> None:
+def test_a_rank_keeps_the_states_of_its_experts_and_of_all_else():
     states = ExpertParallel().model_states(expert_case("ep", 4), PARAMETERS)
     assert states is not None
     assert states["optimizer_state"] == (REST + EXPERTS // 4) * 8
 
 
-def test_no_format_says_how_experts_are_spread() -> None:
+def test_no_format_says_how_experts_are_spread():
     with pytest.raises(UsageError, match="ep: "):
         export_case("torchtitan", expert_case("ep", 2), {})
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("top_k", [1, 2])
-def test_the_work_of_experts_is_what_torch_counts(top_k: int) -> None:
+def test_the_work_of_experts_is_what_torch_counts(top_k):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -247,9 +234,7 @@ def routed_module(one: Workload) -> Any:
 
 @pytest.mark.train
 @pytest.mark.parametrize("capacity_factor", [None, 0.5])
-def test_a_sample_is_computed_alike_beside_others_and_whatever_comes_after(
-    capacity_factor: float | None,
-) -> None:
+def test_a_sample_is_computed_alike_beside_others_and_whatever_comes_after(capacity_factor):
     import torch
 
     module, ids = routed_module(model(capacity_factor=capacity_factor)), batch(3)["input_ids"]
@@ -261,7 +246,7 @@ def test_a_sample_is_computed_alike_beside_others_and_whatever_comes_after(
 
 
 @pytest.mark.train
-def test_room_for_all_drops_nothing_and_little_room_does() -> None:
+def test_room_for_all_drops_nothing_and_little_room_does():
     import torch
 
     one, ids = model(), batch(3)["input_ids"]
@@ -275,7 +260,7 @@ def test_room_for_all_drops_nothing_and_little_room_does() -> None:
 
 
 @pytest.mark.train
-def test_of_equal_scores_the_first_experts_win() -> None:
+def test_of_equal_scores_the_first_experts_win():
     import torch
 
     router = model().module().blocks[0].ffn.router
@@ -285,7 +270,7 @@ def test_of_equal_scores_the_first_experts_win() -> None:
 
 
 @pytest.mark.train
-def test_an_expert_without_tokens_has_a_gradient_of_zero() -> None:
+def test_an_expert_without_tokens_has_a_gradient_of_zero():
     import torch
 
     module = model(top_k=1).module()
@@ -315,9 +300,7 @@ launcher: {{kept: {{oversubscribe: true}}}}
         ),
     ],
 )
-def test_mistakes_of_expert_parallelism_are_found(
-    world_size: int, steps: int, mesh: str, bugs: tuple[str, ...], run_suite: Callable[..., Finished]
-) -> None:
+def test_mistakes_of_expert_parallelism_are_found(world_size, steps, mesh, bugs, run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 world_sizes: [{world_size}]
 optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
@@ -335,8 +318,8 @@ strategies: [{{planted_ep: {{{mesh}bug: [none, {", ".join(bugs)}]}}}}]
     [("fp32", "none", "null"), ("bf16", "none", "null"), ("bf16", "full", "1.25"), ("fp32", "full", "0.5")],
 )
 def test_spread_experts_train_the_same_and_move_and_keep_what_theory_says(
-    precision: str, recomputed: str, capacity: str, run_suite: Callable[..., Finished]
-) -> None:
+    precision, recomputed, capacity, run_suite
+):
     work = MODEL.replace("experts: 4", f"experts: 4, capacity_factor: {capacity}")
     done = run_suite(f"""{CHECK_SUITE.replace(MODEL, work)}
 precision: {precision}
@@ -361,9 +344,7 @@ exclude: [{{strategy: ep2, world_size: 2}}]
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("capacity", ["null", "1.0"])
-def test_the_load_of_experts_is_the_same_however_the_work_is_spread(
-    capacity: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_the_load_of_experts_is_the_same_however_the_work_is_spread(capacity, run_suite):
     done = run_suite(f"""{CHECK_SUITE.replace("experts: 4", f"experts: 4, capacity_factor: {capacity}")}
 world_sizes: [2]
 activation_checkpointing: full
@@ -388,7 +369,7 @@ def expert_load(rows: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
     return load
 
 
-def test_the_busiest_and_the_idlest_expert_are_told_relative_to_the_mean() -> None:
+def test_the_busiest_and_the_idlest_expert_are_told_relative_to_the_mean():
     rows = [
         {"router": "a", "expert": 0, "tokens": 6, "dropped": 1},
         {"router": "a", "expert": 1, "tokens": 0, "dropped": 0},

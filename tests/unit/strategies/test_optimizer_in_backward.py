@@ -1,10 +1,7 @@
 """The optimizer in the backward pass: the same training, what it keeps, and what it can't have."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,9 +57,7 @@ def decoder_case(strategy: Strategy, world_size: int, **changes: Any) -> Case:
         ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )
-def test_what_needs_all_gradients_at_once_is_refused(
-    strategy: Strategy, changes: dict[str, Any], told: str
-) -> None:
+def test_what_needs_all_gradients_at_once_is_refused(strategy, changes, told):
     assert re.search(told, strategy.problem(decoder_case(strategy, 1, **changes), MACHINE) or "")
     assert strategy.problem(decoder_case(strategy, 1), MACHINE) is None
 
@@ -75,7 +70,7 @@ def test_what_needs_all_gradients_at_once_is_refused(
         ({"cpu_offload": True}, "not supported with cpu_offload"),
     ],
 )
-def test_fsdp_has_it_where_it_was_tried(options: dict[str, Any], told: str) -> None:
+def test_fsdp_has_it_where_it_was_tried(options, told):
     strategy = dataclasses.replace(FSDP, **options)
     assert told in (strategy.problem(decoder_case(strategy, 2), MACHINE) or "")
 
@@ -84,9 +79,7 @@ def test_fsdp_has_it_where_it_was_tried(options: dict[str, Any], told: str) -> N
     ("strategy", "ranks", "gradients"),
     [(SINGLE, 1, 256 * 64 * 4), (FSDP, 1, BLOCK * 4), (FSDP, 2, BLOCK * 4 / 2)],
 )
-def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(
-    strategy: Strategy, ranks: int, gradients: float
-) -> None:
+def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(strategy, ranks, gradients):
     plain = dataclasses.replace(strategy, optimizer_in_backward=False)
     asked = decoder_case(strategy, ranks)
     usual = plain.model_states(asked, ALL_PARAMETERS)
@@ -96,19 +89,19 @@ def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(
     )
 
 
-def test_the_rest_beside_the_layers_may_be_the_largest_part() -> None:
+def test_the_rest_beside_the_layers_may_be_the_largest_part():
     large = decoder_case(FSDP, 2, workload=PluginChoice("transformer", {**TINY, "vocab_size": 4096}))
     rest = 2 * 4096 * 64 + 64
     assert FSDP.model_states(large, 2 * BLOCK + rest)["gradients"] == rest * 4 / 2
 
 
-def test_a_workload_that_does_not_say_its_shapes_has_no_theory() -> None:
+def test_a_workload_that_does_not_say_its_shapes_has_no_theory():
     users = decoder_case(SINGLE, 1, workload=PluginChoice("user", {"model": "small:Small", "length": 32}))
     assert SINGLE.model_states(users, 1000) is None
     assert FSDP.model_states(users, 1000) is None
 
 
-def test_no_format_says_how_it_is_done() -> None:
+def test_no_format_says_how_it_is_done():
     asked = dataclasses.replace(
         decoder_case(FSDP, 2), strategy=PluginChoice("fsdp", {"optimizer_in_backward": True})
     )
@@ -137,7 +130,7 @@ class UpdateRecorder:
 
 
 @pytest.mark.train
-def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row() -> None:
+def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row():
     from distbench.metrics.memory.phases import MemoryPhases
 
     engine = UpdateRecorder()
@@ -159,7 +152,7 @@ def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row() 
 
 
 @pytest.mark.train
-def test_an_update_before_the_reduction_is_found(run_suite: Callable[..., Finished]) -> None:
+def test_an_update_before_the_reduction_is_found(run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{name: sgd, lr: 0.1, kernel: foreach}}
 measure: {{trials: 0}}
@@ -173,9 +166,7 @@ strategies: [fsdp: {{optimizer_in_backward: true}}, planted_in_backward]
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(("precision", "recomputed"), [("fp32", "none"), ("bf16", "full")])
-def test_adamw_and_sgd_resume_and_are_the_same_training(
-    precision: str, recomputed: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_adamw_and_sgd_resume_and_are_the_same_training(precision, recomputed, run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 precision: {precision}
 activation_checkpointing: {recomputed}

@@ -1,11 +1,7 @@
 """Pipelines: what can be cut and scheduled, what they should move and keep, and if they train the same."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +20,6 @@ from distbench.suite import Overrides, load_suite
 from distbench.workloads.stages import PipelineStages
 from support import planned_suites
 from support.records import case
-from support.runs import Finished
 from support.suites import SuiteText
 from support.theory_checks import against_theory, assert_same_training, bytes_by_operation
 
@@ -79,12 +74,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             {"batch": "{global_batch_size: 10}"},
             "Interleaved1F1B sends micro-batches through 2 ranks in 2 rounds of equal size",
         ),
-        (
-            "",
-            2,
-            {"batch": "{global_batch_size: 1}"},
-            "use micro_batches: 2 and batch.micro_batch_size: 2 or",
-        ),
+        ("", 2, {"batch": "{global_batch_size: 1}"}, "use micro_batches: 2 and batch.micro_batch_size: 2 or"),
         (
             "",
             2,
@@ -127,13 +117,13 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
     ],
 )
 def test_what_can_not_be_cut_or_scheduled_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+    strategy, world_size, changed, why, tmp_path
+):
     assert why in refusal_reason(tmp_path, strategy, world_size, **changed)
 
 
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if SCHEDULES[name].splits_backward])
-def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: str, tmp_path: Path) -> None:
+def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule, tmp_path):
     """torch loses the gradients of weights then, without an error: see the planted one."""
     asked = f"schedule: {schedule}, mesh: {{dp_shard: 2}}, micro_batches: 4"
     assert refusal_reason(tmp_path, asked, 4) == ""
@@ -155,19 +145,17 @@ def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: st
         ("mesh: {dp_shard: 1}", 2, "pp"),
     ],
 )
-def test_a_name_says_what_is_inside_each_place(
-    asked: str, world_size: int, label: str, tmp_path: Path
-) -> None:
+def test_a_name_says_what_is_inside_each_place(asked, world_size, label, tmp_path):
     item = planned(tmp_path, asked, world_size, **HEADS, batch="{global_batch_size: 16}")
     assert (item.problem, item.case.label) == (None, label)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule: str, tmp_path: Path) -> None:
+def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule, tmp_path):
     assert refusal_reason(tmp_path, f"schedule: {schedule}", 2) == ""
 
 
-def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> None:
+def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest():
     model = PipelineStages(
         layer_parameters=(10, 10, 10, 10, 10, 10, 10),
         embedding_parameters=20,
@@ -184,7 +172,7 @@ def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> N
     assert [len(layers) for layers in by_time] == [1, 5, 1]
 
 
-def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path) -> None:
+def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path):
     strategy, by_count = (
         PipelineParallel(split="time", mesh={"dp_shard": 2}),
         PipelineParallel(mesh={"dp_shard": 2}),
@@ -198,7 +186,7 @@ def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path
     assert planned(tmp_path, "split: time", 2).problem is None
 
 
-def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
+def test_a_plan_says_once_that_layers_are_timed_later(tmp_path):
     planned(tmp_path, "split: time", 2)
     loaded = load_suite(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
     told = [
@@ -230,9 +218,7 @@ def pipeline_case(strategy: PipelineParallel, world_size: int, *, tied: bool = T
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_activations_and_gradients_cross_every_border_between_ranks(
-    schedule: str, world_size: int, borders: int, tied: bool
-) -> None:
+def test_activations_and_gradients_cross_every_border_between_ranks(schedule, world_size, borders, tied):
     strategy = PipelineParallel(schedule=schedule)
     moved = 2 * borders * ACTIVATIONS / world_size
     both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
@@ -250,7 +236,7 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
         (PipelineParallel(schedule="ZBVZeroBubble"), 2 * BLOCK + 2 * TABLE + 32),
     ],
 )
-def test_the_largest_rank_keeps_the_states_of_its_stages(strategy: PipelineParallel, parameters: int) -> None:
+def test_the_largest_rank_keeps_the_states_of_its_stages(strategy, parameters):
     states = strategy.model_states(pipeline_case(strategy, 2), 0)
     assert states["parameters"] == states["gradients"] == parameters * 4
     assert states["optimizer_state"] == parameters * 8
@@ -313,15 +299,13 @@ UNTIED_PARAMETERS = 4 * BLOCK + 2 * TABLE + 32
         ),
     ],
 )
-def test_every_dimension_of_a_mesh_moves_its_own(
-    mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
-) -> None:
+def test_every_dimension_of_a_mesh_moves_its_own(mesh, world_size, options, expected):
     strategy = PipelineParallel(mesh=mesh, **options)
     moved = bytes_by_operation(strategy, pipeline_case(strategy, world_size, tied=False), 0)
     assert moved == expected | {"recv": expected["send"]}
 
 
-def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
+def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied():
     strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
     moved = bytes_by_operation(strategy, pipeline_case(strategy, 8), 0) or {}
     assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
@@ -333,7 +317,7 @@ def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied
     ("mesh", "kept"),
     [({"dp_replicate": 2}, 2 * BLOCK + TABLE + 32), ({"dp_shard": 2}, BLOCK + TABLE / 2 + 16)],
 )
-def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int], kept: float) -> None:
+def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh, kept):
     strategy = PipelineParallel(mesh=mesh)
     states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     assert states["parameters"] == kept * 4
@@ -342,7 +326,7 @@ def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int]
     assert states["gradients"] == (2 * BLOCK + TABLE + 32) * 4
 
 
-def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that() -> None:
+def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that():
     strategy = PipelineParallel(schedule="LoopedBFS", mesh={"dp_shard": 2})
     asked = pipeline_case(strategy, 4)
     # of rank 0 the stage with the embedding comes last, of rank 1 that with norm and head comes first
@@ -354,7 +338,7 @@ def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_
 
 
 @pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
-def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule: Any) -> None:
+def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule):
     def kept(micro_batches: int) -> float:
         strategy = PipelineParallel(schedule=schedule, mesh={"dp_shard": 2}, micro_batches=micro_batches)
         return (strategy.model_states(pipeline_case(strategy, 4), 0) or {})["gradients"]
@@ -363,7 +347,7 @@ def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule
     assert kept(4) == (2 * BLOCK + TABLE + 32) * 4
 
 
-def test_layers_that_are_cut_keep_norms_whole() -> None:
+def test_layers_that_are_cut_keep_norms_whole():
     strategy = PipelineParallel(mesh={"tp": 2})
     states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     stage = 2 * BLOCK + TABLE + 32
@@ -372,14 +356,14 @@ def test_layers_that_are_cut_keep_norms_whole() -> None:
     assert states["parameters"] == round(norms + (stage - norms) / 2) * 4
 
 
-def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
+def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one():
     assert schedule_bubble("GPipe", 4, 8, 1) == schedule_bubble("1F1B", 4, 8, 1) == 3 / 11
     assert schedule_bubble("Interleaved1F1B", 4, 8, 2) == schedule_bubble("LoopedBFS", 4, 8, 2) == 3 / 19
     assert schedule_bubble("1F1B", 1, 8, 1) == 0
     assert schedule_bubble("ZBVZeroBubble", 4, 8, 2) is None
 
 
-def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
+def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice():
     with pytest.raises(UsageError, match="split a model into pipeline stages; for this case use --as torch"):
         export_case("accelerate", pipeline_case(PipelineParallel(), 2), {})
 
@@ -394,7 +378,7 @@ world_sizes: [2]
 
 
 @pytest.mark.train
-def test_mistakes_of_a_pipeline_are_found(run_suite: Callable[..., Finished]) -> None:
+def test_mistakes_of_a_pipeline_are_found(run_suite):
     bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
     done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
@@ -406,9 +390,7 @@ strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 
 
 @pytest.mark.train
-def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(run_suite):
     done = run_suite("""
 workload: {drowsy: {depth: 4, seconds: 0.0002, slower: 100}}
 batch: {global_batch_size: 8}
@@ -442,8 +424,8 @@ strategies: [{pp: {split: time, micro_batches: 2}}]
     ],
 )
 def test_every_schedule_is_the_same_training_and_moves_and_keeps_what_theory_says(
-    work: str, precision: str, recomputed: str, world_sizes: list[int], run_suite: Callable[..., Finished]
-) -> None:
+    work, precision, recomputed, world_sizes, run_suite
+):
     names = [name for name, each in SCHEDULES.items() if recomputed == "none" or not each.splits_backward]
     done = run_suite(f"""
 workload: {work}
@@ -474,7 +456,7 @@ check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
 
 
 @pytest.mark.train
-def test_a_pipeline_of_shards_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+def test_a_pipeline_of_shards_is_the_same_training(run_suite):
     # one optimizer and few steps: the grid has both
     short = MESHES.replace("steps: 3", "steps: 2").replace(
         "{clip", "{name: sgd, kernel: foreach, lr: 0.1, clip"
@@ -490,9 +472,7 @@ strategies: [{{pp: {{mesh: {{dp_shard: 2}}, micro_batches: 2}}}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_shards_that_are_freed_between_the_halves_of_a_backward_pass_are_found(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_shards_that_are_freed_between_the_halves_of_a_backward_pass_are_found(run_suite):
     done = run_suite(f"""{MESHES}
 measure: {{trials: 0}}
 world_sizes: [4]
@@ -551,8 +531,8 @@ strategies:
     ],
 )
 def test_every_mesh_is_the_same_training_and_moves_and_keeps_what_theory_says(
-    precision: str, recomputed: str, world_size: int, strategies: str, run_suite: Callable[..., Finished]
-) -> None:
+    precision, recomputed, world_size, strategies, run_suite
+):
     done = run_suite(f"""{MESHES}
 precision: {precision}
 activation_checkpointing: {recomputed}
@@ -566,7 +546,7 @@ strategies: {strategies}
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
+def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite):
     done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 checkpoint: {{}}
@@ -579,7 +559,7 @@ strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_mesh_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
+def test_a_mesh_resumes_from_its_checkpoints_and_from_others(run_suite):
     done = run_suite(f"""{MESHES}
 measure: {{trials: 0}}
 checkpoint: {{}}

@@ -1,7 +1,5 @@
 """The JSON Schema of a suite, with which editors complete and check, and the list of keys made of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

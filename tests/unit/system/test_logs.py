@@ -1,7 +1,5 @@
 """Logs of ranks that print without end: what is left of them, and that the rank is not disturbed."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -11,7 +9,6 @@ import pytest
 
 from distbench.ipc.trial_files import log_file
 from distbench.system.log_files import KEPT_HEAD_BYTES, KEPT_TAIL_BYTES, MAX_LOG_BYTES, BoundedLogs, read_tail
-from support.fault_table import Drill
 from support.runs import QUICK, run_in
 
 
@@ -35,13 +32,13 @@ class LogWriter:
 
 
 @pytest.fixture
-def log_writer(tmp_path: Path) -> Iterator[LogWriter]:
+def log_writer(tmp_path) -> Iterator[LogWriter]:
     made = LogWriter(tmp_path)
     yield made
     made.close()
 
 
-def test_of_a_log_that_is_too_long_begin_and_end_are_left_and_it_goes_on(log_writer: LogWriter) -> None:
+def test_of_a_log_that_is_too_long_begin_and_end_are_left_and_it_goes_on(log_writer):
     log_writer.prints("it begins\n")
     log_writer.prints_much()
     log_writer.prints("it fails\n")
@@ -58,7 +55,7 @@ def test_of_a_log_that_is_too_long_begin_and_end_are_left_and_it_goes_on(log_wri
     assert len(text) < KEPT_HEAD_BYTES + KEPT_TAIL_BYTES + 100
 
 
-def test_what_several_cuts_left_out_is_told_in_one_place(log_writer: LogWriter) -> None:
+def test_what_several_cuts_left_out_is_told_in_one_place(log_writer):
     for _ in range(3):
         log_writer.prints_much()
         log_writer.logs.trim()
@@ -66,18 +63,18 @@ def test_what_several_cuts_left_out_is_told_in_one_place(log_writer: LogWriter) 
     assert int(told.replace(",", "")) == 3 * MAX_LOG_BYTES - KEPT_HEAD_BYTES - KEPT_TAIL_BYTES
 
 
-def test_a_log_within_its_limit_stays_as_it_is(log_writer: LogWriter) -> None:
+def test_a_log_within_its_limit_stays_as_it_is(log_writer):
     os.truncate(log_writer.file, MAX_LOG_BYTES)
     log_writer.logs.trim()
     assert log_writer.file.stat().st_size == MAX_LOG_BYTES
 
 
-def test_a_rank_that_has_not_started_has_no_log_to_cut(tmp_path: Path) -> None:
+def test_a_rank_that_has_not_started_has_no_log_to_cut(tmp_path):
     BoundedLogs([tmp_path / "rank0.log"]).trim()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_end_of_a_log_that_grows_meanwhile_is_no_longer_than_asked(log_writer: LogWriter) -> None:
+def test_the_end_of_a_log_that_grows_meanwhile_is_no_longer_than_asked(log_writer):
     log_writer.prints("abcdef")
     assert read_tail(log_writer.file, 4) == "cdef"
     assert read_tail(log_writer.file, 400) == "abcdef"
@@ -87,7 +84,7 @@ def test_the_end_of_a_log_that_grows_meanwhile_is_no_longer_than_asked(log_write
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("rank 1 prints without end")
-def test_a_rank_that_prints_without_end_goes_on_and_fills_no_disk(tmp_path: Path, drill: Drill) -> None:
+def test_a_rank_that_prints_without_end_goes_on_and_fills_no_disk(tmp_path, drill):
     suite = QUICK.replace("small:Small", "ends:PrintsWithoutEnd") + "launcher: local\nstrategies: [ddp]\n"
     record = run_in(tmp_path, suite).record("ddp")
     drill.seen(record["reason"])

@@ -1,7 +1,5 @@
 """Out of memory, told from other ends by what the kernel counts: read from files, and drilled in a cgroup."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -20,7 +18,6 @@ from distbench.record import Status
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory
 from support.fake_launches import FakeLaunch, outcome
-from support.fault_table import Drill
 from support.runs import MODELS, Finished
 
 GIB = 1 << 30
@@ -50,7 +47,7 @@ class FakeCgroupFiles:
 
 
 @pytest.fixture
-def cgroup_files(tmp_path: Path) -> FakeCgroupFiles:
+def cgroup_files(tmp_path) -> FakeCgroupFiles:
     return FakeCgroupFiles(tmp_path)
 
 
@@ -69,12 +66,12 @@ def version_1(kernel: FakeCgroupFiles, limit: int) -> None:
     kernel.write("mem/job/7/memory.max_usage_in_bytes", f"{GIB}\n")
 
 
-def test_cgroup_v1_is_read(cgroup_files: FakeCgroupFiles) -> None:
+def test_cgroup_v1_is_read(cgroup_files):
     version_1(cgroup_files, 2 * GIB)
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 2, 2 * GIB, GIB)
 
 
-def test_the_largest_number_of_pages_is_no_limit(cgroup_files: FakeCgroupFiles) -> None:
+def test_the_largest_number_of_pages_is_no_limit(cgroup_files):
     version_1(cgroup_files, 9223372036854771712)
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 2, None, GIB)
 
@@ -87,12 +84,12 @@ def version_2(kernel: FakeCgroupFiles) -> None:
     kernel.write("uni/job/memory.max", f"{3 * GIB}\n")
 
 
-def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(cgroup_files: FakeCgroupFiles) -> None:
+def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(cgroup_files):
     version_2(cgroup_files)
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 1, 3 * GIB, GIB)
 
 
-def test_what_is_left_is_counted_below_every_limit_around_it(cgroup_files: FakeCgroupFiles) -> None:
+def test_what_is_left_is_counted_below_every_limit_around_it(cgroup_files):
     version_2(cgroup_files)
     cgroup_files.write("uni/job/step/memory.current", f"{GIB}\n")
     cgroup_files.write("uni/job/memory.current", f"{2 * GIB}\n")
@@ -106,35 +103,33 @@ def test_what_is_left_is_counted_below_every_limit_around_it(cgroup_files: FakeC
     assert found.free_bytes == 3 * GIB // 2
 
 
-def test_a_kernel_before_5_19_counts_no_peak(cgroup_files: FakeCgroupFiles) -> None:
+def test_a_kernel_before_5_19_counts_no_peak(cgroup_files):
     version_2(cgroup_files)
     (cgroup_files.mounts / "uni/job/step/memory.peak").unlink()
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 1, 3 * GIB, None)
 
 
-def test_in_a_container_the_mount_begins_at_its_cgroup(cgroup_files: FakeCgroupFiles) -> None:
+def test_in_a_container_the_mount_begins_at_its_cgroup(cgroup_files):
     cgroup_files.cgroups("4:memory:/docker/ab\n", "/docker/ab mem cgroup cgroup rw,memory")
     cgroup_files.write("mem/memory.oom_control", "oom_kill 4\n")
     cgroup_files.write("mem/memory.stat", f"hierarchical_memory_limit {GIB}\n")
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 4, GIB, None)
 
 
-def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(cgroup_files: FakeCgroupFiles) -> None:
+def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(cgroup_files):
     cgroup_files.cgroups("0::/../elsewhere\n", "/ uni cgroup2 cgroup2 rw")
     (cgroup_files.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
     (cgroup_files.proc / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 5 kB\n")
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("machine", 5, GIB, None)
 
 
-def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(
-    cgroup_files: FakeCgroupFiles,
-) -> None:
+def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(cgroup_files):
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) is None
     (cgroup_files.proc / "vmstat").write_text("nr_free_pages 7\n")
     assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) is None
 
 
-def test_kills_before_a_trial_are_not_of_it() -> None:
+def test_kills_before_a_trial_are_not_of_it():
     before, after = CgroupMemory("cgroup", 3, GIB, 7), CgroupMemory("cgroup", 4, GIB, 9)
     assert after.since(before) == CgroupMemory("cgroup", 1, GIB, 9)
     assert after.since(None) is None
@@ -168,22 +163,18 @@ class KilledHandle(FakeLaunch):
         (None, "crashed", ("SIGKILL",)),
     ],
 )
-def test_a_kill_is_called_what_the_kernel_counted(
-    tmp_path: Path, memory: CgroupMemory | None, status: str, told: tuple[str, ...], parent: bool
-) -> None:
+def test_a_kill_is_called_what_the_kernel_counted(tmp_path, memory, status, told, parent):
     ending = outcome(KilledHandle(memory, parent=parent), tmp_path)
     assert ending.status == status
     assert [word for word in told if word not in ending.reason] == []
 
 
-def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(tmp_path):
     result_file(tmp_path, 0).write_text("{}")
     assert outcome(KilledHandle(None, parent=True), tmp_path).status is Status.MEASURED
 
 
-def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
+def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path):
     assert "OOM killer" in outcome(KilledHandle(None), tmp_path).reason
     assert "did not act during the trial" in outcome(KilledHandle(CgroupMemory("cgroup", 0)), tmp_path).reason
 
@@ -221,15 +212,13 @@ NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.27
         ("Call to ibv_reg_mr failed with error Cannot allocate memory", "crashed"),
     ],
 )
-def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(
-    tmp_path: Path, message: str, status: str
-) -> None:
+def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(tmp_path, message, status):
     ending = outcome(RaisedHandle(tmp_path, {"message": message}), tmp_path)
     assert ending.status == status
     assert "memory" in ending.reason or "ALLOC" in ending.reason
 
 
-def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path: Path) -> None:
+def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path):
     failure = {"message": "CUDA error: out of memory\nSearch for", "device_free": 40 * GIB}
     ending = outcome(RaisedHandle(tmp_path, failure), tmp_path)
     assert ending.status is Status.OOM_HOST
@@ -244,7 +233,7 @@ def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_de
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
     ],
 )
-def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
+def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path, symptom):
     full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
     handle = RaisedHandle(tmp_path, {"message": symptom}, full)
     ending = outcome(handle, tmp_path, ranks=2)
@@ -265,7 +254,7 @@ LIMIT = 3 * GIB // 2
 
 
 @pytest.fixture
-def memory_cgroup(drill: Drill) -> Iterator[Path]:
+def memory_cgroup(drill) -> Iterator[Path]:
     """A memory cgroup below that of this process, limited to ``LIMIT``."""
     paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     version_1 = "memory" in paths
@@ -286,8 +275,8 @@ def memory_cgroup(drill: Drill) -> Iterator[Path]:
 @pytest.mark.deep
 @pytest.mark.drill("a reference leaks in a memory cgroup of 1.5 GiB")
 def test_out_of_memory_in_a_cgroup_is_called_so_and_the_next_candidate_is_tried(
-    tmp_path: Path, memory_cgroup: Path, drill: Drill
-) -> None:
+    tmp_path, memory_cgroup, drill
+):
     (tmp_path / "suite.yaml").write_text(LEAK_SUITE)
     run = [
         sys.executable,
