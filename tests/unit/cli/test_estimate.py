@@ -6,20 +6,12 @@ from typing import Any
 import pytest
 
 from distbench.record import catalog
+from support.pretended_suites import pretended_suite
 from support.records import case, measured
 from support.run_histories import stored
 from support.runs import Done, call
-from support.suites import SuiteText
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {warmup: 1, steps: 30, trials: 2}
-metrics: [steptime, throughput]
-launcher: pretend
-strategies: [{pretended: {does: [works, also-works]}}]
-""")
+SUITE = pretended_suite(measure="{warmup: 1, steps: 30, trials: 2}")
 TIMED_S = 1.0
 """That the launcher says the timed steps of a trial took, however many they are."""
 

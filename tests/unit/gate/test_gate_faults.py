@@ -18,21 +18,17 @@ from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
+from support.pretended_suites import pretended_suite
 from support.repositories import git
 from support.runs import PLUGINS
-from support.suites import SuiteText, write_suite
+from support.suites import write_suite
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3}
-limits: {start: 600}
-metrics: [steptime, throughput]
-launcher: pretend
-strategies: [{pretended: {does: hangs}}]
-gate: {efficiency: false}
-""")
+SUITE = pretended_suite(
+    measure="{steps: 3}",
+    limits="{start: 600}",
+    strategies="[{pretended: {does: hangs}}]",
+    gate="{efficiency: false}",
+)
 
 
 @pytest.fixture

@@ -9,19 +9,16 @@ import pytest
 
 from distbench.cli import main
 from distbench.gate.verdicts import CaseVerdict, GateResult, MetricFinding
+from support.pretended_suites import pretended_suite
 from support.repositories import git
-from support.suites import SuiteText
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3}
-metrics: [steptime, throughput, memory, telemetry]
-launcher: {pretend: {step_s: 0.1, values: {memory_peak: 1.0e+6, loss: 2.5, cpu_busy: 0.5}}}
-strategies: [pretended]
-gate: {efficiency: false}
-""")
+SUITE = pretended_suite(
+    measure="{steps: 3}",
+    metrics="[steptime, throughput, memory, telemetry]",
+    launcher="{pretend: {step_s: 0.1, values: {memory_peak: 1.0e+6, loss: 2.5, cpu_busy: 0.5}}}",
+    strategies="[pretended]",
+    gate="{efficiency: false}",
+)
 PRETEND = "launcher.pretend"
 
 Gated = Callable[..., tuple[int, dict[str, Any]]]

@@ -41,6 +41,7 @@ from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import processes_of_run
 from support.fault_table import Drill
+from support.leftover_processes import listening_addresses
 from support.records import case
 from support.runs import QUICK
 from support.shell_jobs import codes, launch_of, sleepers, soon
@@ -294,12 +295,8 @@ def test_the_token_is_on_no_command_line_and_in_no_file(cluster):
     files = [file for file in cluster.folder.parent.rglob("*") if file.is_file()]
     assert [file for file in files if file.name == "agents.log"]
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-    assert not [each for agent in agents for each in listens(agent)]
+    assert not [each for agent in agents for each in listening_addresses(agent)]
     handle.stop()
-
-
-def listens(process: psutil.Process) -> list[object]:
-    return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
 
 
 def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster):

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from distbench.launchers.local import Local
+from support.leftover_processes import listening_addresses
 from support.runs import MODELS, QUICK
 from support.suites import write_suite
 
@@ -88,13 +89,9 @@ def test_no_rank_listens_on_a_network(tmp_path, other_interface, no_interface_va
         listening = [
             address
             for process in psutil.Process(command.pid).children(recursive=True)
-            for address in listens(process)
+            for address in listening_addresses(process)
         ]
         command.send_signal(signal.SIGINT)
     drill.seen(", ".join(sorted(set(listening))))
     assert len(listening) >= 3, "the store, and gloo in both ranks"
     assert set(listening) <= {"127.0.0.1", "::1"}
-
-
-def listens(process: psutil.Process) -> list[str]:
-    return [each.laddr.ip for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]

@@ -11,17 +11,15 @@ from distbench import plan
 from distbench.cli import main
 from distbench.core.machine import Machine
 from distbench.suite import load_suite
-from support.suites import SuiteText, write_suite
+from support.pretended_suites import pretended_suite
+from support.suites import write_suite
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3, trials: 2}
-metrics: [steptime, throughput, telemetry]
-launcher: {pretend: {values: {cpu_busy: 0.5}}}
-strategies: [STRATEGY]
-""")
+SUITE = pretended_suite(
+    measure="{steps: 3, trials: 2}",
+    metrics="[steptime, throughput, telemetry]",
+    launcher="{pretend: {values: {cpu_busy: 0.5}}}",
+    strategies="[STRATEGY]",
+)
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """The machine beside a trial: counters around the window, GPUs through a fake of NVML, disturbed trials."""
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 from distbench.suite.sections import check_section
 from distbench.views.base import all_views
+from support.leftover_processes import busy_processes
 from support.records import case, info, measured, run_of
 from support.runs import QUICK
 
@@ -566,23 +564,10 @@ def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missin
 STRICT = QUICK.replace("steps: 3", "steps: 8") + "strategies: [ddp]\n"
 
 
-@contextlib.contextmanager
-def _foreign_processes(count: int) -> Iterator[None]:
-    """Busy processes that don't descend from this one, in which the run is: their parent has ended."""
-    loop = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
-    started = subprocess.run(["sh", "-c", f"{loop};" * count], capture_output=True, text=True, check=True)
-    pids = [int(pid) for pid in started.stdout.split()]
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.train
 def test_another_busy_process_makes_a_real_trial_degraded(run_suite):
     suite = STRICT + "metrics: [steptime, throughput, telemetry: {max_foreign_cpu: 0.05}]\n"
-    with _foreign_processes(2):
+    with busy_processes(2):
         finished = run_suite(suite)
     record = finished.record("ddp")
     assert record["status"] == "measured"

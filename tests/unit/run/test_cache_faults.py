@@ -1,6 +1,5 @@
 """A cache that is damaged, full or read-only, and builds that crash: what they cost, and what is told."""
 
-import contextlib
 import ctypes
 import os
 import re
@@ -21,6 +20,7 @@ from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader,
 from distbench.suite import load_suite
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
+from support.leftover_processes import with_variable
 from support.runs import PLUGINS, QUICK
 from support.suites import write_suite
 
@@ -216,24 +216,11 @@ def test_a_preparation_that_is_stopped_leaves_no_process(preparation, monkeypatc
     since = time.monotonic()
     process.send_signal(ended_by)
     process.communicate()
-    while processes_with_variable(f"TMPDIR={temporary}"):
+    while with_variable(f"TMPDIR={temporary}"):
         assert time.monotonic() < since + 20
         time.sleep(0.02)
     drill.noticed(time.monotonic() - since)
     assert process.returncode == (130 if ended_by is signal.SIGINT else -signal.SIGKILL)
-
-
-def processes_with_variable(variable: str) -> list[Path]:
-    """Living processes, but this one, with *variable* in their environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        # gone, or somebody else's
-        with contextlib.suppress(OSError):
-            if place.name != str(os.getpid()) and variable.encode() in (place / "environ").read_bytes().split(
-                b"\0"
-            ):
-                found.append(place)
-    return found
 
 
 @pytest.mark.drill("a build dies of SIGBUS")

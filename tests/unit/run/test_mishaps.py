@@ -12,18 +12,16 @@ import pytest
 
 from distbench.record import Record
 from distbench.record.run_folder import Run
+from support.pretended_suites import pretended_suite
 from support.runs import PLUGINS, Done, call
-from support.suites import SuiteText
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [1]
-measure: {steps: STEPS, trials: 3}
-metrics: [steptime, throughput METRIC]
-launcher: {faulty: {file: "FAULT", rounds: [1], here: true}}
-strategies: [pretended]
-""")
+SUITE = pretended_suite(
+    world_sizes="[1]",
+    measure="{steps: STEPS, trials: 3}",
+    metrics="[steptime, throughput METRIC]",
+    launcher='{faulty: {file: "FAULT", rounds: [1], here: true}}',
+    strategies="[pretended]",
+)
 
 # a suite that names no metrics takes all that are found, so that this one is found by these tests alone
 FAULTY_PLUGIN = '''

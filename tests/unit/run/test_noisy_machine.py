@@ -2,11 +2,8 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +15,13 @@ from distbench.cli.extra_rounds import NoisyTrialRounds
 from distbench.cli.preflight import CpuContention
 from distbench.run import Observer
 from distbench.suite import load_suite
+from support.leftover_processes import busy_processes
+from support.pretended_suites import pretended_suite
 from support.records import case, failed, measured
 from support.run_histories import stored
 from support.runs import call
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3, trials: 1}
-metrics: [steptime, throughput, band]
-launcher: pretend
-strategies: [{pretended: {does: [works, also-works]}}]
-"""
+SUITE = pretended_suite(measure="{steps: 3, trials: 1}", metrics="[steptime, throughput, band]")
 DDP, FSDP, ZERO, ONE = case("ddp"), case("fsdp"), case("zero2"), case("single", 1)
 Run = Callable[..., tuple[dict[str, Any], str]]
 
@@ -250,18 +241,6 @@ strategies: [ddp]
 """
 
 
-@contextmanager
-def busy_cpu() -> Iterator[None]:
-    """Have a process that is not of this one take one CPU."""
-    # the shell that starts it ends, so that it descends from nobody here
-    command = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
-    pid = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    try:
-        yield
-    finally:
-        subprocess.run(["kill", pid], check=True)
-
-
 @pytest.fixture
 def load_watch(tmp_path) -> Callable[..., CpuContention]:
     def made(changes: str = "") -> CpuContention:
@@ -275,7 +254,7 @@ def load_watch(tmp_path) -> Callable[..., CpuContention]:
 @pytest.mark.train
 def test_a_busy_machine_is_warned_of_before_the_first_trial(load_watch):
     watch = load_watch()
-    with busy_cpu():
+    with busy_processes(1):
         warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
         warning = next(filter(None, warnings), "")
     assert warning.startswith("warning: other processes used ")
@@ -287,6 +266,6 @@ def test_a_busy_machine_is_warned_of_before_the_first_trial(load_watch):
 )
 def test_who_does_not_mind_is_not_warned(load_watch, changes):
     watch = load_watch(changes)
-    with busy_cpu():
+    with busy_processes(1):
         time.sleep(1.5)
         assert watch.warning() == ""

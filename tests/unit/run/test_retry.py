@@ -12,20 +12,17 @@ from distbench.record import NO_REFERENCE_TEXT, NODE_LOST_PHASE, Failure, Status
 from distbench.record.run_folder import Run
 from distbench.run.trial_index import TrialIndex
 from support.paused_command import Held
+from support.pretended_suites import pretended_suite
 from support.records import case, failed, info, job_of, measured, unsupported
 from support.runs import call
-from support.suites import SuiteText
 
-SUITE = SuiteText("""
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [1]
-measure: {steps: 2, trials: 2}
-limits: {start: 0.2}
-metrics: [steptime, throughput]
-launcher: {faulty: {file: "FAULT", rounds: [0]}}
-strategies: [pretended]
-""")
+SUITE = pretended_suite(
+    world_sizes="[1]",
+    measure="{steps: 2, trials: 2}",
+    limits="{start: 0.2}",
+    launcher='{faulty: {file: "FAULT", rounds: [0]}}',
+    strategies="[pretended]",
+)
 
 
 def broken_baseline(folder: Path, fault: str) -> tuple[Run, Path]:

@@ -15,18 +15,11 @@ from distbench.analysis.statistics.intervals import intervals
 from distbench.analysis.undecided_cases import unsettled_candidates
 from distbench.cli import main
 from support import fake_slurm
+from support.pretended_suites import pretended_suite
 from support.runs import PLUGINS, QUICK, call, run_in
 from support.suites import write_suite
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3, trials: 1}
-metrics: [steptime, throughput]
-launcher: pretend
-strategies: [{pretended: {does: [works, also-works]}}]
-"""
+SUITE = pretended_suite(measure="{steps: 3, trials: 1}")
 
 Run = Callable[..., tuple[list[dict[str, Any]], str]]
 
