@@ -11,7 +11,7 @@ from distbench.analysis.job_results import Verdict
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
 from distbench.record import Record
-from support.records import case, info, measured
+from support.records import case, measured, run_info
 
 FSDP, ZERO = case("fsdp"), case("zero")
 WARMUP, STEPS = 3, 10
@@ -41,14 +41,14 @@ def timed(of: Case, losses: np.ndarray, round_: int = 0, **changes: Any) -> Reco
     )
 
 
-def run_of(*records: Record) -> RunAnalysis:
-    cases = {record.case_id: record.case for record in records if record.job.kind == "measure"}
-    return RunAnalysis(info(*cases.values()), records)
+def measured_run(*records: Record) -> RunAnalysis:
+    """Return the run of the cases that *records* measure, with what else was done to them."""
+    return RunAnalysis(run_info(*(each for each in records if each.job.kind == "measure")), records)
 
 
 def judged(*records: Record) -> dict[str, Verdict]:
     """The verdicts on the timed losses by label."""
-    found = {row.case.label: row.verdicts.get("losses") for row in run_of(*records).cases}
+    found = {row.case.label: row.verdicts.get("losses") for row in measured_run(*records).cases}
     return {label: verdict for label, verdict in found.items() if verdict}
 
 

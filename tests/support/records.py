@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.job import JobSpec
 from distbench.plan import PlannedCase
 from distbench.record import Failure, Record, Status
-from distbench.record.run_folder import RunInfo
+from distbench.record.run_folder import Run, RunInfo
 
 COLUMNS = {
     "tokens_per_s": {"unit": "tokens/s", "better": "higher", "over_ranks": "first", "doc": "Throughput."},
@@ -105,3 +107,21 @@ def info(*cases: Case, name: str = "tiny") -> RunInfo:
         machine={},
         cases=[PlannedCase(each) for each in cases],
     )
+
+
+def run_info(*records: Record, **changes: Any) -> RunInfo:
+    """Describe the run of the cases of *records*, with *changes*."""
+    cases = {record.case_id: record.case for record in records}
+    return dataclasses.replace(info(*cases.values()), **changes)
+
+
+def run_of(*records: Record, **changes: Any) -> RunAnalysis:
+    return RunAnalysis(run_info(*records, **changes), records)
+
+
+def stored_run(folder: Path, *records: Record, **changes: Any) -> Run:
+    """Write a run of *records* into *folder*."""
+    run = Run.create(folder, run_info(*records, **changes), "strategies: [ddp]\n")
+    for record in records:
+        run.write_record(record)
+    return run

@@ -20,18 +20,19 @@ from distbench.cli import main
 from distbench.core.errors import EXIT_INTERRUPTED
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record.record_reader import read_record
+from support.suites import SuiteText
 
 MODELS = Path(__file__).parents[1] / "models"
 PLUGINS = str(Path(__file__).parents[1] / "plugins")
 
-QUICK = """
+QUICK = SuiteText("""
 workload: {user: {model: "small:Small", length: 32}}
 data: text
 batch: {global_batch_size: 8}
 measure: {warmup: 1, steps: 3, trials: 1}
 limits: {step: 30}
 world_sizes: [2]
-"""
+""")
 OF_OUR_OWN = ('{user: {model: "small:Small", length: 32}}\ndata: text', "mlp\ndata: synthetic")
 """Replaces the model of a suite: planning with one that nobody has to import takes no process with torch."""
 
@@ -52,9 +53,14 @@ class Finished:
         """Verdict of equivalence of each case by its name."""
         return {name: each["equivalence"]["verdict"] for name, each in self.cases.items()}
 
+    @property
+    def verdict_by_label(self) -> dict[str, str]:
+        """Verdict of equivalence of the only case of each label."""
+        return {name.partition("/")[0]: word for name, word in self.verdicts.items()}
+
     def found(self, planted: str) -> dict[str, str]:
         """Verdict of each mistake that the strategy *planted* makes, whose label is ``planted-mistake``."""
-        return {name.split("/")[0].removeprefix(f"{planted}-"): word for name, word in self.verdicts.items()}
+        return {label.removeprefix(f"{planted}-"): word for label, word in self.verdict_by_label.items()}
 
     def record(self, label: str) -> dict[str, Any]:
         """Return the first record of the case whose name begins with *label*."""

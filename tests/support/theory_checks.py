@@ -1,4 +1,4 @@
-"""Theory of strategies, and what measured trials moved and kept held against it."""
+"""Theory of strategies, and what trials trained, moved and kept, held against it and their reference."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volu
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.core.case import Case
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.base import Strategy
+from support.runs import Finished
 
 
 def bytes_by_operation(strategy: Strategy, case: Case, parameters: int) -> dict[str, float] | None:
@@ -24,10 +26,26 @@ def bytes_by_operation(strategy: Strategy, case: Case, parameters: int) -> dict[
     return sizes
 
 
+def assert_same_training(done: Finished) -> None:
+    """Each case trains as its reference does, but for rounding."""
+    assert done.code == 0, done.errors
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}, done.verdicts
+
+
+def measured_trials(folder: Path) -> list[Record]:
+    return [record for record in Run(folder).records() if record.job.kind == "measure"]
+
+
 def against_theory(folder: Path) -> dict[str, str]:
     """What neither theory nor a known cause explains of each measured case in *folder*; empty: nothing."""
-    measured = (record for record in Run(folder).records() if record.job.kind == "measure")
-    return {record.case.name: _unexplained(record) for record in measured}
+    return {record.case.name: _unexplained(record) for record in measured_trials(folder)}
+
+
+def assert_by_theory(record: Record) -> None:
+    """A trial moved and kept what theory says; a known cause is no excuse."""
+    moved, kept = compare_volume(record), largest_rank_memory(record)
+    assert moved is not None and moved.unexplained_share < UNEXPLAINED_TOLERANCE, record.case.name
+    assert kept is not None and abs(kept.difference or 0) < MODEL_STATE_TOLERANCE, record.case.name
 
 
 def _unexplained(record: Record) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-MINIMAL = """\
+from support.suites import SuiteText
+
+MINIMAL = SuiteText("""\
 workload: transformer
 batch: {global_batch_size: 8}
 strategies: [ddp]
-"""
+""")
 
 
 MISTAKES = [

@@ -1,17 +1,13 @@
 """What to train with: right for record sets whose right answer is known, and honest about the noise."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distbench.analysis.candidates import ASSUMED_CONTEXT_BYTES
 from distbench.analysis.choice import Requirements, Selection, memory_thresholds, select_case
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend
 from distbench.cli import main
@@ -22,54 +18,49 @@ from distbench.record.run_folder import Run
 from distbench.report.page_data import picker_data
 from distbench.report.recommendation import candidate_table
 from support.known_choices import DDP, FSDP, KNOWN, MIB, OFFLOAD, ZERO2, ZERO3, trials
-from support.records import case, failed, info, measured
+from support.records import case, failed, measured, run_of, stored_run
 
 
-def run_of(*records: Record) -> RunAnalysis:
-    named = list({record.case_id: record.case for record in records}.values())
-    return RunAnalysis(info(*named), records)
-
-
-def chosen(*records: Record, **wish: Any) -> Selection:
+def recommended_by(*records: Record, **wish: Any) -> Selection:
     return select_case(run_of(*records).candidates, Requirements(**wish))
 
 
-def said(*records: Record, **wish: Any) -> str:
+def recommendation_text(*records: Record, **wish: Any) -> str:
     found = recommend(run_of(*records), Requirements(**wish))
     return " ".join([found.headline, *found.reasons])
 
 
-def names(choice: Selection) -> tuple[str, list[str]]:
+def pick_and_ties(choice: Selection) -> tuple[str, list[str]]:
     return choice.pick.name if choice.pick else "", [one.name for one in choice.tied]
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=list(KNOWN))
 def test_the_right_answer_is_given_where_it_is_known(known):
     memory = known.mib and known.mib * MIB
-    assert names(chosen(*known.records, memory=memory)) == (
+    assert pick_and_ties(recommended_by(*known.records, memory=memory)) == (
         known.pick,
         list(known.alike or ([known.pick] if known.pick else [])),
     )
-    text = said(*known.records, memory=memory)
+    text = recommendation_text(*known.records, memory=memory)
     assert [each for each in known.says if each not in text] == []
 
 
 def test_what_would_change_the_answer_is_told_with_what_it_costs():
-    text = said(*KNOWN["offload as the only fit"].records)
+    text = recommendation_text(*KNOWN["offload as the only fit"].records)
     assert "If a device has less than 400 MiB, use zero3+offload (100 MiB, 65% slower)." in text
 
 
 def test_a_leaner_case_that_only_noise_ties_is_told_with_what_it_costs_by_estimate():
-    text = said(*trials(DDP, 1000, 1200, mib=800), *trials(ZERO2, 850, 1050, mib=400))
+    text = recommendation_text(*trials(DDP, 1000, 1200, mib=800), *trials(ZERO2, 850, 1050, mib=400))
     assert "use zero2 (400 MiB, 14% slower, not significant)." in text
 
 
 def test_more_devices_that_are_slower_are_not_recommended_without_a_word():
     few, many = case("ddp", 2), case("ddp", 4)
     assert few.batch.global_batch_size == many.batch.global_batch_size
-    slower = said(*trials(few, 2000, 2010), *trials(many, 1000, 1010))
+    slower = recommendation_text(*trials(few, 2000, 2010), *trials(many, 1000, 1010))
     assert "2 devices are faster: ddp, 2,005 tokens/s (distbench pick RUN --devices 2)." in slower
-    assert "are faster" not in said(*trials(few, 1000, 1010), *trials(many, 2000, 2010))
+    assert "are faster" not in recommendation_text(*trials(few, 1000, 1010), *trials(many, 2000, 2010))
 
 
 # -- what may be chosen
@@ -77,9 +68,9 @@ def test_more_devices_that_are_slower_are_not_recommended_without_a_word():
 
 def test_what_failed_or_was_disturbed_is_left_out_with_why():
     disturbed = [replace(each, degraded="others computed") for each in trials(FSDP, 5000, 5010)]
-    choice = chosen(*trials(DDP, 1000, 1010), failed(ZERO2), *disturbed)
+    choice = recommended_by(*trials(DDP, 1000, 1010), failed(ZERO2), *disturbed)
     why = {one.name: why for one, why in choice.excluded}
-    assert names(choice)[0] == "", "noise took from fsdp, and it was faster all the same"
+    assert pick_and_ties(choice)[0] == "", "noise took from fsdp, and it was faster all the same"
     assert [one.name for one in choice.provisional] == ["fsdp", "ddp"]
     assert why["zero2"] == "crashed: rank 1 in time: RuntimeError: no"
     assert why["fsdp"] == "measured on a noisy machine: others computed"
@@ -103,8 +94,8 @@ def test_what_did_other_work_is_never_taken():
     told["dtypes"] = other["dtypes"] = {"reduce": "fp32"}
     honest = [replace(each, effective=told) for each in trials(DDP, 1000, 1010)]
     unfair = [replace(each, effective=other) for each in trials(ZERO2, 2000, 2010)]
-    choice = chosen(*honest, *unfair)
-    assert names(choice)[0] == "ddp"
+    choice = recommended_by(*honest, *unfair)
+    assert pick_and_ties(choice)[0] == "ddp"
     assert [why for _, why in choice.excluded if why.startswith("not the same work: optimizer.eps = 0.001")]
 
 
@@ -117,10 +108,10 @@ def test_other_precisions_and_devices_are_never_held_against_one_another():
         *trials(half, 5000, 5010),
         *trials(more, 1500),
     ]
-    on_two = chosen(*every, devices=2)
-    assert (on_two.requirements.precision, names(on_two)[0]) == ("fp32", "ddp/fp32")
-    assert chosen(*every, devices=2, precision="bf16").pick.id == half.id
-    assert chosen(*every).requirements.devices == 4
+    on_two = recommended_by(*every, devices=2)
+    assert (on_two.requirements.precision, pick_and_ties(on_two)[0]) == ("fp32", "ddp/fp32")
+    assert recommended_by(*every, devices=2, precision="bf16").pick.id == half.id
+    assert recommended_by(*every).requirements.devices == 4
 
 
 def test_the_only_case_of_its_precision_is_told_where_the_others_are():
@@ -131,13 +122,13 @@ def test_the_only_case_of_its_precision_is_told_where_the_others_are():
         *trials(half, 2000, 2010, 1990),
         *trials(unproven, 3000, 3010, 2990),
     ]
-    text = said(*every, precision="fp32")
+    text = recommendation_text(*every, precision="fp32")
     assert "only case in fp32 that can be recommended; see also distbench pick RUN --precision bf16." in text
 
 
 def test_run_of_another_global_batch_are_other_work():
     large = case("ddp", name="ddp/ws2/mb8/fp32", batch=Batch(16, 8, 1))
-    choice = chosen(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))
+    choice = recommended_by(*trials(DDP, 1000), *trials(FSDP, 900), *trials(large, 3000))
     assert {one.name for one in choice.ranked} == {"ddp/mb4", "fsdp/mb4"}
     assert choice.requirements.work == "mb4"
 
@@ -151,9 +142,9 @@ def test_unwanted_strategies_and_unknown_memory_are_left_out():
     unknown = measured(FSDP, 2000)
     del unknown.values["memory_peak"]
     records = [*trials(DDP, 1000), *trials(ZERO2, 1500), unknown]
-    assert names(chosen(*records))[0] == "fsdp"
-    assert names(chosen(*records, memory=10**12))[0] == "zero2"
-    assert names(chosen(*records, memory=10**12, avoid=("zero*",)))[0] == "ddp"
+    assert pick_and_ties(recommended_by(*records))[0] == "fsdp"
+    assert pick_and_ties(recommended_by(*records, memory=10**12))[0] == "zero2"
+    assert pick_and_ties(recommended_by(*records, memory=10**12, avoid=("zero*",)))[0] == "ddp"
 
 
 # -- goals
@@ -165,21 +156,21 @@ def test_the_leanest_is_sought_among_those_near_the_fastest():
         *trials(ZERO2, 950, 951, mib=300),
         *trials(ZERO3, 500, 501, mib=200),
     ]
-    assert names(chosen(*records, goal="memory"))[0] == "zero2"
-    assert names(chosen(*records, goal="memory", within=0.6))[0] == "zero3"
-    assert names(chosen(*records, goal="memory", within=0.01))[0] == "ddp"
+    assert pick_and_ties(recommended_by(*records, goal="memory"))[0] == "zero2"
+    assert pick_and_ties(recommended_by(*records, goal="memory", within=0.6))[0] == "zero3"
+    assert pick_and_ties(recommended_by(*records, goal="memory", within=0.01))[0] == "ddp"
 
 
 def test_of_the_same_memory_the_faster_is_taken():
     records = [*trials(DDP, 1000, 1001, mib=300), *trials(ZERO2, 1080, 1081, mib=301)]
-    assert names(chosen(*records, goal="memory"))[0] == "zero2"
+    assert pick_and_ties(recommended_by(*records, goal="memory"))[0] == "zero2"
 
 
 def test_a_leaner_one_that_is_slower_is_not_said_to_be_beaten_by_its_memory():
     records = [*trials(DDP, 1000, 1001, mib=301), *trials(ZERO2, 950, 951, mib=300)]
-    assert names(chosen(*records, goal="memory"))[0] == "ddp"
-    assert "1.0526x (1.0523 to" in said(*records, goal="memory")
-    assert "of the memory of" not in said(*records, goal="memory")
+    assert pick_and_ties(recommended_by(*records, goal="memory"))[0] == "ddp"
+    assert "1.0526x (1.0523 to" in recommendation_text(*records, goal="memory")
+    assert "of the memory of" not in recommendation_text(*records, goal="memory")
 
 
 def test_the_cheapest_per_token_is_told_by_energy_and_without_it_nothing_is():
@@ -193,8 +184,8 @@ def test_the_cheapest_per_token_is_told_by_energy_and_without_it_nothing_is():
         ]
 
     records = [*with_energy(DDP, 1000, 0.5, 0.51), *with_energy(FSDP, 900, 0.3, 0.31)]
-    assert names(chosen(*records, goal="tokens-per-joule"))[0] == "fsdp"
-    assert said(*trials(DDP, 1000), goal="tokens-per-joule") == (
+    assert pick_and_ties(recommended_by(*records, goal="tokens-per-joule"))[0] == "fsdp"
+    assert recommendation_text(*trials(DDP, 1000), goal="tokens-per-joule") == (
         "No recommendation for 2 devices: energy unknown: not measured."
     )
 
@@ -203,7 +194,7 @@ def test_turns_name_every_budget_at_which_the_answer_changes():
     records = [*trials(DDP, 1000, mib=400), *trials(ZERO2, 900, mib=300), *trials(ZERO3, 800, mib=200)]
     every = run_of(*records).candidates
     found = memory_thresholds(every, select_case(every, Requirements()))
-    assert [(below / MIB, names(then)[0]) for below, then in found] == [
+    assert [(below / MIB, pick_and_ties(then)[0]) for below, then in found] == [
         (400, "zero2"),
         (300, "zero3"),
         (200, ""),
@@ -213,23 +204,25 @@ def test_turns_name_every_budget_at_which_the_answer_changes():
 # -- memory of a device
 
 
-def needed(device: str, **values: float) -> float | None:
+def needed_memory(device: str, **values: float) -> float | None:
     of = case("ddp", device=device)
     return run_of(*trials(of, 1000, mib=100, **values)).candidates[0].memory
 
 
-def test_a_device_must_hold_more_than_torchs_allocator_does() -> None:
+def test_a_device_must_hold_more_than_torchs_allocator_does():
     reserved = 300.0 * MIB
-    assert needed("cuda", memory_reserved_peak=reserved) == reserved + ASSUMED_CONTEXT_BYTES
-    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
-    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
+    assert needed_memory("cuda", memory_reserved_peak=reserved) == reserved + ASSUMED_CONTEXT_BYTES
+    assert needed_memory("cuda", memory_reserved_peak=reserved, gpu_memory_own=900.0 * MIB) == 900 * MIB
+    assert needed_memory("cuda", memory_reserved_peak=reserved, gpu_memory_own=200.0 * MIB) == reserved
     whole = {"memory_device_peak": 700.0 * MIB}
-    assert needed("cuda", memory_reserved_peak=reserved, **whole) == 700 * MIB, "in a container, say"
-    assert needed("cuda", memory_reserved_peak=reserved, gpu_memory_own=600.0 * MIB, **whole) == 600 * MIB
-    assert needed("cpu") == 100 * MIB
+    assert needed_memory("cuda", memory_reserved_peak=reserved, **whole) == 700 * MIB, "in a container, say"
+    assert (
+        needed_memory("cuda", memory_reserved_peak=reserved, gpu_memory_own=600.0 * MIB, **whole) == 600 * MIB
+    )
+    assert needed_memory("cpu") == 100 * MIB
 
 
-def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
+def test_what_nothing_has_measured_is_not_called_a_peak():
     assumed, reported = (
         run_of(
             *trials(case("ddp", device="cuda"), 1000, mib=1024, **own),
@@ -257,7 +250,7 @@ def test_what_nothing_has_measured_is_not_called_a_peak() -> None:
 
 
 def test_without_a_second_trial_no_spread_is_claimed():
-    text = said(*trials(DDP, 1000), *trials(FSDP, 990))
+    text = recommendation_text(*trials(DDP, 1000), *trials(FSDP, 990))
     assert "so the noise is unknown" in text
     assert "as fast as fsdp, the next worse case." in text
 
@@ -278,26 +271,22 @@ def test_a_trial_that_no_mean_holds_is_named():
 
 def test_the_simplest_of_a_tie_is_not_taken_if_it_looks_much_slower():
     records = [*trials(DDP, 900, 1000, 800), *trials(ZERO2, 1000, 900, 1010)]
-    assert names(chosen(*records)) == ("zero2", ["zero2", "ddp"])
-    assert names(chosen(*records, margin=0.1))[0] == "ddp"
+    assert pick_and_ties(recommended_by(*records)) == ("zero2", ["zero2", "ddp"])
+    assert pick_and_ties(recommended_by(*records, margin=0.1))[0] == "ddp"
 
 
 def test_the_first_version_of_fsdp_is_the_last_resort_of_a_tie():
     old = case("fsdp1", strategy=Plugin("fsdp", {"version": 1}))
     records = [*trials(old, 1000, 1001), *trials(ZERO3, 1001, 1000)]
-    assert names(chosen(*records)) == ("zero3", ["fsdp1", "zero3"])
+    assert pick_and_ties(recommended_by(*records)) == ("zero3", ["fsdp1", "zero3"])
 
 
 # -- the command
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    records = [*trials(DDP, 1000, 1010, mib=800), *trials(OFFLOAD, 350, 355, mib=100)]
-    made = Run.create(tmp_path, info(DDP, OFFLOAD), "")
-    for record in records:
-        made.write_record(record)
-    return made
+def run(tmp_path) -> Run:
+    return stored_run(tmp_path, *trials(DDP, 1000, 1010, mib=800), *trials(OFFLOAD, 350, 355, mib=100))
 
 
 def test_pick_prints_the_answer_and_what_it_was_chosen_from(run, capsys):

@@ -1,13 +1,10 @@
 """Two runs side by side: what changed, what may not be compared, and what else was not the same."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +17,6 @@ from distbench.analysis.statistics.intervals import RunVariance, RunVariances, r
 from distbench.cli import main
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
-from distbench.record.run_folder import Run
 from distbench.report.comparison import (
     compare_runs,
     comparison_json,
@@ -29,9 +25,9 @@ from distbench.report.comparison import (
     comparison_table,
     comparison_text,
 )
-from support.records import case, failed, info, measured
+from support.records import case, failed, measured, run_of, stored_run
 from support.run_histories import stored
-from support.runs import QUICK, Finished, call
+from support.runs import QUICK, call
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 
@@ -40,28 +36,23 @@ def trials(of: Case, *speeds: float, **values: float) -> list[Record]:
     return [measured(of, speed, round_=i, **values) for i, speed in enumerate(speeds)]
 
 
-def side(*records: Record) -> RunAnalysis:
-    named = list({record.case_id: record.case for record in records}.values())
-    return RunAnalysis(info(*named), records)
-
-
 def pairs(before: Sequence[Record], after: Sequence[Record]) -> dict[str, CasePair]:
-    sides = [side(*before), side(*after)]
+    sides = [run_of(*before), run_of(*after)]
     return {pair.name: pair for pair in compare_cases(*(one.cases for one in sides))}
 
 
-def test_two_cases_of_one_name_have_numbers_of_their_own() -> None:
+def test_two_cases_of_one_name_have_numbers_of_their_own():
     other = case("ddp", seed=2)
     assert (other.name == DDP.name, other.id == DDP.id) == (True, False)
-    before = side(*trials(DDP, 100, 101, 102), *trials(other, 100, 101, 102))
-    after = side(*trials(DDP, 100, 101, 102), *trials(other, 200, 202, 204))
+    before = run_of(*trials(DDP, 100, 101, 102), *trials(other, 100, 101, 102))
+    after = run_of(*trials(DDP, 100, 101, 102), *trials(other, 200, 202, 204))
     changes = [(pair.id, pair.change("tokens_per_s")) for pair in compare_cases(before.cases, after.cases)]
     words = {key: change.word for key, change in changes if change}
     assert words == {DDP.id: "same", other.id: "better"}
 
 
-def shown(before: Sequence[Record], after: Sequence[Record]) -> str:
-    made = compare_runs(side(*before), side(*after))
+def text_of_table(before: Sequence[Record], after: Sequence[Record]) -> str:
+    made = compare_runs(run_of(*before), run_of(*after))
     return " ".join(comparison_table(made).to_text(100).split())
 
 
@@ -79,7 +70,7 @@ def test_a_change_beyond_the_noise_is_told_with_its_direction_and_interval():
     ratio = words["ddp"].ratio
     assert ratio.value == pytest.approx(0.9)
     assert ratio.low < 0.9 < ratio.high < 1
-    text = shown(BEFORE, after)
+    text = text_of_table(BEFORE, after)
     assert "Throughput of 3 cases: 1 measurably faster, 1 measurably slower, 1 within" in text
     assert "fsdp/ws2/mb4/fp32, 800 tokens/s before and 1,200 tokens/s now." in text
 
@@ -91,7 +82,7 @@ def test_of_memory_less_is_better_and_the_same_is_the_same():
     assert found[FSDP.name].change("memory_peak").word == "same"
 
 
-def test_memory_that_has_two_levels_changes_with_neither() -> None:
+def test_memory_that_has_two_levels_changes_with_neither():
     """FSDP2 on gloo peaks at one of two levels 2.8 % apart; the other cases at the same in every trial."""
     low, high = 1e6, 1.028e6
 
@@ -106,14 +97,14 @@ def test_memory_that_has_two_levels_changes_with_neither() -> None:
     assert (steady.before.value, steady.after.value) == (1e6, 1e6), "other cases' trials say nothing of it"
 
 
-def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte() -> None:
+def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte():
     large = 3 * 2**41 + 1
     before, after = (trials(DDP, 1000, 1010, 990, comm_bytes=large + more) for more in (0, 2))
     change = pairs(before, after)[DDP.name].change("comm_bytes")
     assert (change.before.value, change.after.value) == (large, large + 2)
 
 
-def told_of_days(spread: float, *, is_known: bool) -> float:
+def between_day_sentence(spread: float, *, is_known: bool) -> float:
     """Part of the comparisons of the same code on two days that find a difference, if days so differ."""
     rng = np.random.default_rng(7)
     found = []
@@ -124,26 +115,26 @@ def told_of_days(spread: float, *, is_known: bool) -> float:
         known = run_variance([[statistics.median(trials_of_day) for trials_of_day in earlier]])
         assert known is not None
         past = RunVariances({(DDP.id, "tokens_per_s"): known} if is_known else {})
-        rows = (side(*trials(DDP, *speeds)).cases for speeds in (before, after))
+        rows = (run_of(*trials(DDP, *speeds)).cases for speeds in (before, after))
         (pair,) = compare_cases(*rows, past)
         found.append(pair.change("tokens_per_s").word != "same")
     return float(np.mean(found))
 
 
-def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much() -> None:
-    assert told_of_days(0.02, is_known=False) > 0.3
+def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much():
+    assert between_day_sentence(0.02, is_known=False) > 0.3
     # two standard errors of a share of 150
-    assert told_of_days(0.02, is_known=True) <= 0.05 + 0.036
+    assert between_day_sentence(0.02, is_known=True) <= 0.05 + 0.036
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 3), (37, 3)])
-def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: int, rounds: int) -> None:
+def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases, rounds):
     rng = np.random.default_rng(5)
     alike = [case(f"case{i}") for i in range(cases)]
 
     def one_day() -> list[CaseSummary]:
         drawn = 1000 * np.exp(rng.normal(0, 0.03, (cases, rounds)))
-        return side(
+        return run_of(
             *(each for of, row in zip(alike, drawn.tolist(), strict=True) for each in trials(of, *row))
         ).cases
 
@@ -156,9 +147,9 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases: i
     assert np.mean(told) <= 0.08
 
 
-def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on() -> None:
+def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on():
     past = RunVariances({(DDP.id, "tokens_per_s"): RunVariance(0.01, 7)})
-    before, after = side(*trials(DDP, 1000, 1001, 999)), side(*trials(DDP, 800, 801, 799))
+    before, after = run_of(*trials(DDP, 1000, 1001, 999)), run_of(*trials(DDP, 800, 801, 799))
     (pair,) = compare_cases(before.cases, after.cases, past)
     change = pair.change("tokens_per_s")
     assert (change.word, change.run_degrees_of_freedom) == ("worse", 6)
@@ -171,13 +162,13 @@ def test_a_change_beyond_what_days_differ_by_is_told_and_says_what_it_rests_on()
     assert "is unknown" in " ".join(comparison_sentences(unknown))
 
 
-def test_runs_before_and_after_a_step_do_not_make_days_differ() -> None:
+def test_runs_before_and_after_a_step_do_not_make_days_differ():
     assert run_variance([[100.0, 101.0, 99.0], [50.0, 50.5, 49.5]]).deviation == pytest.approx(0.01, rel=0.01)
     assert run_variance([[100.0, 101.0], [50.0]]) is None
     assert run_variance([[0.0, 101.0, 100.0]]) is None
 
 
-def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, capsys) -> None:
+def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path, capsys):
     folders = [
         stored(tmp_path / f"{day}", day, *trials(DDP, speed, speed * 1.001)).folder
         for day, speed in enumerate((1000, 1030, 970, 1020, 980, 1010, 950))
@@ -190,23 +181,21 @@ def test_compare_reads_how_much_other_runs_of_the_case_differ(tmp_path: Path, ca
     )
 
 
-def test_why_nothing_is_known_of_other_days_is_said(
-    two: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["compare", *two, "--json"]) == 0
+def test_why_nothing_is_known_of_other_days_is_said(two_runs, capsys, monkeypatch):
+    assert main(["compare", *two_runs, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["days_absent"].startswith("3 runs")
     monkeypatch.setitem(sys.modules, "ruptures", None)
-    assert main(["compare", *two, "--json"]) == 0
+    assert main(["compare", *two_runs, "--json"]) == 0
     assert "needs ruptures, which is missing" in json.loads(capsys.readouterr().out)[0]["days_absent"]
-    assert main(["compare", *two]) == 0
+    assert main(["compare", *two_runs]) == 0
     assert "detecting changes between runs needs ruptures" in " ".join(capsys.readouterr().out.split())
 
 
-def test_other_runs_that_can_not_be_read_are_named(tmp_path: Path, two: list[str], capsys) -> None:
+def test_other_runs_that_can_not_be_read_are_named(tmp_path, two_runs, capsys):
     torn = tmp_path / "torn/run.json"
     torn.parent.mkdir()
     torn.write_text("{")
-    assert main(["compare", *two, "--out", str(tmp_path)]) == 0
+    assert main(["compare", *two_runs, "--out", str(tmp_path)]) == 0
     assert f"skipping a run: {torn}" in capsys.readouterr().err
 
 
@@ -275,57 +264,61 @@ def test_cases_of_one_run_only_are_named():
     }
 
 
-def told(records: Sequence[Record], effective: dict[str, Any], **environment: Any) -> list[Record]:
+def run_with_environment(
+    records: Sequence[Record], effective: dict[str, Any], **environment: Any
+) -> list[Record]:
     return [replace(each, effective=effective, environment=environment) for each in records]
 
 
 def test_an_engine_that_did_other_work_is_not_compared_and_another_pace_is_noted():
     trial = trials(DDP, 1000, 1010)
-    found = pairs(told(trial, {"clip_grad_norm": 1.0}), told(trial, {"clip_grad_norm": None}))[DDP.name]
+    found = pairs(
+        run_with_environment(trial, {"clip_grad_norm": 1.0}),
+        run_with_environment(trial, {"clip_grad_norm": None}),
+    )[DDP.name]
     assert "clip_grad_norm = none, was 1.0" in found.incomparable
-    found = pairs(told(trial, {}, threads=1), told(trial, {}, threads=4))[DDP.name]
+    found = pairs(run_with_environment(trial, {}, threads=1), run_with_environment(trial, {}, threads=4))[
+        DDP.name
+    ]
     assert not found.incomparable
     assert [note.partition(":")[0] for note in found.notes] == ["process.threads = 4, was 1"]
 
 
 def test_what_differs_in_the_environment_is_told():
-    old = told(trials(DDP, 1000), {}, packages={"torch": "2.12"}, cpu="x")
-    new = told(trials(DDP, 1000), {}, packages={"torch": "2.13"}, cpu="x")
-    assert "Environment: packages.torch: 2.12, now 2.13." in shown(old, new)
-    assert "No recorded environment difference" in shown(old, old)
+    old = run_with_environment(trials(DDP, 1000), {}, packages={"torch": "2.12"}, cpu="x")
+    new = run_with_environment(trials(DDP, 1000), {}, packages={"torch": "2.13"}, cpu="x")
+    assert "Environment: packages.torch: 2.12, now 2.13." in text_of_table(old, new)
+    assert "No recorded environment difference" in text_of_table(old, old)
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> list[str]:
-    folders = []
-    for number, speed in enumerate((1000, 900)):
-        run = Run.create(tmp_path / str(number), info(DDP), "")
-        for record in trials(DDP, speed, speed * 1.01, speed * 0.99):
-            run.write_record(record)
-        folders.append(str(run.folder))
-    return folders
+def two_runs(tmp_path) -> list[str]:
+    return [
+        str(stored_run(tmp_path / f"{speed}", *trials(DDP, speed, speed * 1.01, speed * 0.99)).folder)
+        for speed in (1000, 900)
+    ]
 
 
-def test_compare_prints_a_table_and_json(two, capsys):
-    assert main(["compare", *two]) == 0
+def test_compare_prints_a_table_and_json(two_runs, capsys):
+    assert main(["compare", *two_runs]) == 0
     assert "0.900 (" in capsys.readouterr().out
-    assert main(["compare", *two, "--json"]) == 0
+    assert main(["compare", *two_runs, "--json"]) == 0
     change = json.loads(capsys.readouterr().out)[0]["cases"][0]["changes"]["tokens_per_s"]
     assert (change["word"], change["ratio"]["value"]) == ("worse", pytest.approx(0.9))
 
 
-def test_one_run_alone_is_compared_with_nothing(two, capsys):
-    assert main(["compare", two[0]]) == 2
+def test_one_run_alone_is_compared_with_nothing(two_runs, capsys):
+    assert main(["compare", two_runs[0]]) == 2
     assert "compare needs two runs" in capsys.readouterr().err
 
 
-def test_a_run_that_is_not_there_is_named(two, capsys):
-    assert main(["compare", two[0], "nowhere"]) == 2
+def test_a_run_that_is_not_there_is_named(two_runs, capsys):
+    assert main(["compare", two_runs[0], "nowhere"]) == 2
     assert "nowhere: no such run" in capsys.readouterr().err
 
 
 def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
-    old, new = side(*BEFORE), side(*trials(DDP, 900, 909, 891))
+    old, new = run_of(*BEFORE), run_of(*trials(DDP, 900, 909, 891))
     machine = {"packages": {"torch": "2.12"}}, {"packages": {"torch": "2.13"}}
     sides = [
         RunAnalysis(replace(each.info, machine=facts), each.records)
@@ -342,7 +335,7 @@ def test_what_differs_stands_before_the_numbers_and_in_markdown_too():
 def test_a_hostile_name_is_text_in_markdown():
     name = "x](javascript:alert(1)) @all <b> | `"
     hostile = replace(DDP, name=name, label=name)
-    made = compare_runs(side(*trials(hostile, 1000, 1010)), side(*trials(hostile, 900, 909)))
+    made = compare_runs(run_of(*trials(hostile, 1000, 1010)), run_of(*trials(hostile, 900, 909)))
     page = comparison_markdown(made)
     assert "](" not in page
     assert "@all" not in page
@@ -350,7 +343,7 @@ def test_a_hostile_name_is_text_in_markdown():
 
 
 @pytest.mark.train
-def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite: Callable[..., Finished]) -> None:
+def test_a_suite_in_the_place_of_a_run_is_run_first(run_suite):
     done = run_suite(QUICK + "strategies: [ddp]")
     out = done.folder.parent
     told = call(
@@ -367,10 +360,10 @@ def of_preset(preset: str, label: str, size: int, **changes: Any) -> Case:
     return case(label, workload=workload, batch=Batch(size, size // 2, 1), **changes)
 
 
-def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() -> None:
+def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy():
     before = [*trials(of_preset("tiny", "ddp", 8), 1000, 1010), *trials(of_preset("tiny", "zero2", 8), 600)]
     after = [*trials(of_preset("1b", "ddp", 16), 100, 101), *trials(of_preset("1b", "fsdp", 16), 160, 161)]
-    made = compare_runs(side(*before), side(*after))
+    made = compare_runs(run_of(*before), run_of(*after))
     first, *_ = comparison_sentences(made)
     assert first.startswith(
         "The runs do different work: workload.preset = 1b, was tiny, batch.global_batch_size"
@@ -386,17 +379,17 @@ def test_runs_of_another_model_are_told_apart_first_and_matched_by_strategy() ->
     assert comparison_json(made)["different_work"]["workload.preset"] == ["tiny", "1b"]
 
 
-def test_what_both_runs_have_is_compared_although_other_cases_differ() -> None:
+def test_what_both_runs_have_is_compared_although_other_cases_differ():
     larger = replace(FSDP, batch=Batch(16, 8, 1))
-    made = compare_runs(side(*BEFORE), side(*trials(DDP, 1100, 1110), *trials(larger, 100, 101)))
+    made = compare_runs(run_of(*BEFORE), run_of(*trials(DDP, 1100, 1110), *trials(larger, 100, 101)))
     assert made.work_differences == {}
     assert [pair.name for pair in made.pairs if pair.change("tokens_per_s")] == [DDP.name]
 
 
-def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
+def test_a_strategy_with_several_cases_is_matched_with_none_of_them():
     several = [of_preset("1b", "ddp", 8, threads=n, name=f"ddp/t{n}") for n in (1, 2)]
     after = [record for of in several for record in trials(of, 100, 101)]
-    made = compare_runs(side(*trials(of_preset("tiny", "ddp", 8), 1000)), side(*after))
+    made = compare_runs(run_of(*trials(of_preset("tiny", "ddp", 8), 1000)), run_of(*after))
     whys = [pair.incomparable for pair in made.pairs if pair.after]
     assert (
         whys == ["the runs do not both have exactly one case of this strategy on this number of devices"] * 2
@@ -404,9 +397,7 @@ def test_a_strategy_with_several_cases_is_matched_with_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("form", ["", "--md"])
-def test_the_same_run_twice_is_noticed(
-    form: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_same_run_twice_is_noticed(form, tmp_path, command):
     run = str(stored(tmp_path / "1", 1, *BEFORE).folder)
     code, output, _ = command("compare", run, f"{run}/", *form.split())
     assert (code, "Both are the same run" in output, "ddp" in output) == (0, True, False)

@@ -4,8 +4,6 @@
 ``deep`` draws more of them, over more kinds of noise and numbers of trials.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -22,7 +20,6 @@ from distbench.analysis.wording.findings import key_findings
 from support.random_runs import (
     CASES,
     NOISE,
-    Draw,
     candidate,
     coverage,
     heavy_tails,
@@ -34,17 +31,17 @@ from support.random_runs import (
 from support.records import case, info, measured
 
 
-def alike(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def equal_noise(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(CASES), NOISE * rng.standard_normal((CASES, trials))
 
 
-def two_noisy(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def two_noisy_cases(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     scale = np.full((CASES, 1), NOISE / 3)
     scale[:2] *= 5
     return speeds(rng), scale * rng.standard_normal((CASES, trials))
 
 
-def drifting(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
+def drifting_machine(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
     """The machine becomes faster by three deviations over the run; each round has an order of its own."""
     place = np.stack([rng.permutation(CASES) + CASES * number for number in range(trials)], axis=1)
     drift = 3 * NOISE * (place / (CASES * trials) - 0.5)
@@ -72,23 +69,23 @@ def test_a_case_that_is_fastest_by_luck_is_seldom_picked():
 
 
 def test_what_drifts_over_the_run_costs_the_pick_little():
-    assert np.mean(tally(drifting, 3, 400, 2).loss) <= 0.02
+    assert np.mean(tally(drifting_machine, 3, 400, 2).loss) <= 0.02
 
 
 def test_of_equal_cases_none_is_said_to_be_beaten():
-    found = tally(alike, 3, 400, 3)
+    found = tally(equal_noise, 3, 400, 3)
     assert np.mean(found.false) <= 0.05
     assert np.mean(found.headline) >= 0.93
 
 
 @pytest.mark.parametrize("trials", [2, 5])
-@pytest.mark.parametrize("draw", [two_noisy, heavy_tails])
-def test_intervals_hold_under_other_noise(draw: Draw, trials: int):
+@pytest.mark.parametrize("draw", [two_noisy_cases, heavy_tails])
+def test_intervals_hold_under_other_noise(draw, trials):
     assert 0.93 <= np.mean(tally(draw, trials, 150, 4).held) <= 0.97
 
 
 def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds():
-    found = tally(two_noisy, 2, 200, 4)
+    found = tally(two_noisy_cases, 2, 200, 4)
     assert np.mean(found.headline) >= 0.9
     assert np.mean(found.together) >= 0.9
 
@@ -96,14 +93,14 @@ def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds()
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("trials", [2, 3, 5, 10])
-@pytest.mark.parametrize("draw", [alike, normal, two_noisy, heavy_tails])
-def test_every_interval_holds_over_many_runs(draw: Draw, trials: int):
+@pytest.mark.parametrize("draw", [equal_noise, normal, two_noisy_cases, heavy_tails])
+def test_every_interval_holds_over_many_runs(draw, trials):
     found = tally(draw, trials, 1000, 5)
     assert 0.93 <= np.mean(found.held) <= 0.97
     assert np.mean(found.false) <= 0.05
     assert np.mean(found.headline) >= 0.93
     # of two trials a case five times noisier than the others does not always show: 92.6%
-    assert np.mean(found.together) >= (0.93 if draw is not two_noisy or trials > 2 else 0.92)
+    assert np.mean(found.together) >= (0.93 if draw is not two_noisy_cases or trials > 2 else 0.92)
 
 
 # -- the parts
@@ -135,7 +132,7 @@ def test_independent_trials_seldom_look_as_if_they_resembled_one_another():
     ("cases", "rounds", "rho", "least"),
     [(18, 3, 0.0, 0.94), (18, 10, 0.0, 0.94), (8, 5, 0.0, 0.93), (18, 3, 0.5, 0.84), (18, 10, 0.5, 0.92)],
 )
-def test_intervals_hold_whatever_lasts(cases: int, rounds: int, rho: float, least: float):
+def test_intervals_hold_whatever_lasts(cases, rounds, rho, least):
     assert coverage(cases, rounds, rho, 200)[0] >= least
 
 
@@ -152,7 +149,7 @@ def test_a_run_whose_trials_resemble_one_another_says_so():
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(8, 100), (18, 80), (37, 40)])
-def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases: int, rounds: int):
+def test_a_run_of_many_rounds_has_the_numbers_of_a_short_one(cases, rounds):
     rng = np.random.default_rng(17)
     for _ in range(3):
         logs = 0.03 * rng.standard_normal((cases, rounds))
@@ -204,7 +201,7 @@ def test_what_has_no_logarithm_is_refused(bad):
 
 
 @pytest.mark.parametrize(("count", "freedom"), [(2, 4), (5, 2.5), (18, 34), (40, 6)])
-def test_the_range_has_its_textbook_quantile(count: int, freedom: float):
+def test_the_range_has_its_textbook_quantile(count, freedom):
     known = stats.studentized_range.ppf(0.95, count, freedom) / math.sqrt(2)
     assert studentized_range_quantile(0.95, count, freedom) == pytest.approx(known, rel=0.005)
 

@@ -1,11 +1,8 @@
 """Whether the cases of a comparison did the same work: differences named, classified and shown."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +14,8 @@ from distbench.report import page
 from distbench.report.overview import overview_text
 from distbench.tables.table import Table
 from distbench.views.base import all_views
-from support.records import case, info, measured
-from support.runs import Done, Finished, run_in
+from support.records import case, measured, run_of
+from support.runs import Finished, run_in
 
 EFFECTIVE: dict[str, Any] = {
     "engine": "TorchEngine",
@@ -47,18 +44,14 @@ def table(run: RunAnalysis) -> Table:
     return all_views()["parity"].table(run)
 
 
-def run_of(*records: Record) -> RunAnalysis:
-    return RunAnalysis(info(*{r.case_id: r.case for r in records}.values()), records)
-
-
-def kinds(change: dict[str, Any]) -> dict[str, str]:
+def difference_kinds(change: dict[str, Any]) -> dict[str, str]:
     (comparison,) = run_of(record(DDP), record(FSDP, **change)).parity.groups
     assert comparison.reference.case == DDP
     assert comparison.differences[DDP.id] == ()
     return {each.key: each.kind for each in comparison.differences[FSDP.id]}
 
 
-def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_theirs() -> None:
+def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_theirs():
     ours, theirs = (record(of, data={"first_batch": rows}) for of, rows in ((DDP, "a1"), (FSDP, "b2")))
     (found,) = run_of(ours, theirs).parity.findings[FSDP.id]
     assert (found.key, found.kind) == ("data.first_batch", "work")
@@ -86,21 +79,19 @@ def test_other_rows_of_one_seed_are_other_data_and_old_records_say_nothing_of_th
         ({"parameters_frozen": 7}, "parameters_frozen", "unknown"),
     ],
 )
-def test_each_difference_from_the_reference_is_named_with_what_it_changes(
-    change: dict[str, Any], key: str, kind: str
-) -> None:
-    assert kinds(change) == {key: kind}
+def test_each_difference_from_the_reference_is_named_with_what_it_changes(change, key, kind):
+    assert difference_kinds(change) == {key: kind}
 
 
-def test_a_setting_that_only_one_strategy_has_is_no_difference() -> None:
-    assert kinds({"units": 5, "mesh": {"dp_shard": 2}}) == {}
+def test_a_setting_that_only_one_strategy_has_is_no_difference():
+    assert difference_kinds({"units": 5, "mesh": {"dp_shard": 2}}) == {}
 
 
-def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine() -> None:
-    assert kinds({"optimizer__betas": [0.9, 0.95]}) == {}
+def test_lists_and_tuples_are_the_same_in_a_record_and_in_a_live_engine():
+    assert difference_kinds({"optimizer__betas": [0.9, 0.95]}) == {}
 
 
-def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() -> None:
+def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does():
     single = record(case("single", 1), world_size=1, dtypes__reduce=None)
     (comparison,) = run_of(record(DDP), record(FSDP, dtypes__reduce="bf16"), single).parity.groups
     assert comparison.reference.case == single.case
@@ -110,7 +101,7 @@ def test_the_reference_is_single_and_the_others_reduce_as_the_first_that_does() 
     assert not found["single"]
 
 
-def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement() -> None:
+def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement():
     quiet = record(FSDP)
     del quiet.effective["clip_grad_norm"]
     found = run_of(record(DDP), quiet)
@@ -120,14 +111,14 @@ def test_a_setting_that_only_one_of_them_tells_is_no_silent_agreement() -> None:
     assert sentence.startswith("Not known to be the same work: clip_grad_norm = ")
 
 
-def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference() -> None:
+def test_a_case_that_tells_nothing_has_one_finding_and_is_no_reference():
     silent = measured(DDP)
     (comparison,) = run_of(silent, record(FSDP)).parity.groups
     assert comparison.reference.case == FSDP
     assert [each.key for each in comparison.differences[DDP.id]] == ["effective"]
 
 
-def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_content() -> None:
+def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_content():
     silent = run_of(measured(DDP), measured(FSDP))
     assert silent.parity.footnotes.marks == {}
     assert silent.parity.work_changes() == {"no case reported its effective settings": [DDP.name, FSDP.name]}
@@ -145,13 +136,13 @@ def test_where_nobody_tells_anything_nothing_is_marked_and_strict_parity_is_not_
         {"seed": 2},
     ],
 )
-def test_what_the_suite_asks_for_on_purpose_is_another_comparison(change: dict[str, Any]) -> None:
+def test_what_the_suite_asks_for_on_purpose_is_another_comparison(change):
     found = run_of(record(DDP), record(case("fsdp", **change), clip_grad_norm=1.0)).parity.groups
     assert [len(comparison.cases) for comparison in found] == [1, 1]
     assert not any(comparison.differences[row.case.id] for comparison in found for row in comparison.cases)
 
 
-def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
+def test_the_same_samples_cut_up_otherwise_are_one_comparison():
     accumulated = record(
         case("fsdp", batch=Batch(8, 2, 2)), micro_batch_size=2, gradient_accumulation_steps=2
     )
@@ -169,18 +160,18 @@ def test_the_same_samples_cut_up_otherwise_are_one_comparison() -> None:
         ({"a_key_of_a_plugin": 7}, "unknown"),
     ],
 )
-def test_trials_of_one_case_that_differ_are_told_with_both_values(change: dict[str, Any], kind: str) -> None:
+def test_trials_of_one_case_that_differ_are_told_with_both_values(change, kind):
     (comparison,) = run_of(record(DDP), record(DDP, round_=1, **change)).parity.groups
     (found,) = comparison.differences[DDP.id]
     assert (found.kind, found.between) == (kind, "trials")
     assert f"{found.expected} in one trial and {found.found} in another" in str(found)
 
 
-def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_page() -> None:
+def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_page():
     bad = {"optimizer__kernel": "<b>mine</b>\x1b[31m\n\u202e"}
     zero = case("zero2")
     records = [record(DDP), record(FSDP, **bad), record(zero, **bad, clip_grad_norm=1.0)]
-    run = RunAnalysis(info(DDP, FSDP, zero), records)
+    run = run_of(*records)
     shown = overview_text(run)
     marked = [line for line in shown.splitlines() if line.startswith(("ddp", "fsdp", "zero2"))]
     assert [line.split()[0] for line in marked] == ["ddp", "fsdp[a]", "zero2[a,b]"]
@@ -195,17 +186,17 @@ def test_a_finding_stands_beside_every_number_that_it_touches_in_terminal_and_pa
     assert "<b>mine" not in html
 
 
-def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes_too_wide() -> None:
+def test_more_findings_than_a_label_has_room_for_are_a_range_and_no_line_becomes_too_wide():
     many = {f"optimizer__of_a_plugin_{i}": i for i in range(40)}
     odd = {f"optimizer__of_a_plugin_{i}": i for i in range(0, 40, 2)}
     zero = case("zero3+offload-params")
     records = [record(DDP), record(FSDP, **many), record(zero, **odd)]
-    shown = overview_text(RunAnalysis(info(DDP, FSDP, zero), records))
+    shown = overview_text(run_of(*records))
     assert "fsdp[a-an] " in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity() -> None:
+def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity():
     foreign = run_of(record(DDP), record(FSDP, shards=4, depth=2))
     assert foreign.parity.footnotes.sentences == {
         "[a]": (
@@ -216,7 +207,7 @@ def test_what_nobody_classified_is_one_footnote_and_no_breach_of_strict_parity()
     assert foreign.parity.work_changes() == {}
 
 
-def test_strict_parity_names_a_difference_once_with_all_its_cases() -> None:
+def test_strict_parity_names_a_difference_once_with_all_its_cases():
     zero = case("zero2")
     unfair = run_of(record(DDP), *(record(of, clip_grad_norm=1.0, my_key=1) for of in (FSDP, zero)))
     assert unfair.parity.work_changes() == {
@@ -224,7 +215,7 @@ def test_strict_parity_names_a_difference_once_with_all_its_cases() -> None:
     }
 
 
-def test_the_view_says_in_a_sentence_when_all_did_the_same_work() -> None:
+def test_the_view_says_in_a_sentence_when_all_did_the_same_work():
     same = table(run_of(record(DDP), record(FSDP, engine="FSDPModule"), record(case("zero2"))))
     assert len(same.notes) == 1
     assert same.notes[0].startswith("All ") and "same work" in same.notes[0]
@@ -232,7 +223,7 @@ def test_the_view_says_in_a_sentence_when_all_did_the_same_work() -> None:
     assert {row.value("reference_case") for row in same.rows} == {DDP.name}
 
 
-def test_the_view_tells_differences_of_the_work_first_and_names_every_case_that_has_them() -> None:
+def test_the_view_tells_differences_of_the_work_first_and_names_every_case_that_has_them():
     zero = case("zero2")
     changes = {"clip_grad_norm": 1.0, "engine": "other"}
     other = table(run_of(record(DDP), record(FSDP, **changes), record(zero, **changes)))
@@ -259,9 +250,7 @@ EVERY = {"single", "ddp", "fsdp", "fsdp1", "zero0", "zero1", "zero2", "zero3"}
 
 
 @pytest.mark.train
-def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(
-    matrix: Callable[[str], Finished], distbench: Callable[..., Done]
-) -> None:
+def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(matrix, distbench):
     finished = matrix("fp32")
     strict = distbench("run", "--resume", str(finished.folder), "--strict-parity", "--quiet")
     assert strict.returncode == 0, strict.stderr
@@ -279,8 +268,8 @@ def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(
 
 @pytest.mark.train
 def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_when_a_run_is_resumed(
-    run_suite: Callable[..., Finished], distbench: Callable[..., Done]
-) -> None:
+    run_suite, distbench
+):
     finished = run_suite(
         SUITE + "strategies: [ddp, {zero: {stage: 1, optimizer_kernel: deepspeed}}]\n", "--strict-parity"
     )
@@ -298,16 +287,14 @@ def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_wh
 
 
 @pytest.mark.train
-def test_only_deepspeeds_stage_0_adds_up_gradients_in_16_bits_and_that_is_a_finding(
-    matrix: Callable[[str], Finished],
-) -> None:
+def test_only_deepspeeds_stage_0_adds_up_gradients_in_16_bits_and_that_is_a_finding(matrix):
     found = {row["label"]: [each["key"] for each in row["parity"]] for row in matrix("bf16").cases.values()}
     same = ("single", "ddp", "fsdp", "fsdp1", "tp+sp", "zero1", "zero2", "zero3")
     assert found == {**{label: [] for label in same}, "zero0": ["dtypes.gradients"]}
 
 
 @pytest.mark.train
-def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable[..., Finished]) -> None:
+def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite):
     strategies = "strategies: [{zero: {stage: [0, 1], optimizer_kernel: deepspeed}}]\n"
     finished = run_suite(SUITE + "precision: bf16\n" + strategies)
     records = [finished.record(f"zero{stage}+ds-adam") for stage in (0, 1)]
@@ -317,7 +304,7 @@ def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite: Callable
 
 
 @pytest.fixture(scope="module")
-def tampered(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def tampered_run(tmp_path_factory) -> Finished:
     hows = "[compresses, twice, attention, silent, foreign, scheduled]"
     text = SUITE + f"strategies: [ddp, {{tampered: {{how: {hows}}}}}]\n"
     return run_in(tmp_path_factory.mktemp("tampered"), text, "--strict-parity")
@@ -336,8 +323,8 @@ def outcome(finished: Finished, label: str) -> dict[str, Any]:
         ("scheduled", "optimizer.next_lr: expected 0.001, found "),
     ],
 )
-def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered: Finished, how: str, told: str) -> None:
-    row = outcome(tampered, f"tampered-{how}")
+def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered_run, how, told):
+    row = outcome(tampered_run, f"tampered-{how}")
     assert row["status"] == "mismatch"
     assert row["values"] == {}
     assert told in row["reason"]
@@ -352,10 +339,8 @@ def test_what_differs_from_what_was_asked_for_has_no_numbers(tampered: Finished,
         ("foreign", "shards_of_mine", "unknown"),
     ],
 )
-def test_what_nobody_asked_about_is_timed_and_found_beside_the_reference(
-    tampered: Finished, how: str, key: str, kind: str
-) -> None:
-    row = outcome(tampered, f"tampered-{how}")
+def test_what_nobody_asked_about_is_timed_and_found_beside_the_reference(tampered_run, how, key, kind):
+    row = outcome(tampered_run, f"tampered-{how}")
     assert row["status"] == "measured"
     assert [(each["key"], each["kind"]) for each in row["parity"]] == [(key, kind)]
-    assert (f"--strict-parity: {key}" in tampered.errors) == (kind == "work")
+    assert (f"--strict-parity: {key}" in tampered_run.errors) == (kind == "work")

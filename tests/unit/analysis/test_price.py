@@ -1,7 +1,5 @@
 """What training costs: a price in the suite or on the command line, and the numbers made of it."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -9,9 +7,9 @@ import pytest
 
 from distbench.analysis.cost import COST_PER_BILLION_TOKENS, TRAINING_COST, TRAINING_HOURS
 from distbench.core.errors import SuiteError
-from distbench.record.run_folder import Run
 from distbench.suite import Overrides, load_suite
-from support.records import case, info, measured
+from support.records import case, measured, stored_run
+from support.suites import write_suite
 from support.wrong_suites import MINIMAL
 
 DDP, SINGLE = case("ddp"), case("single", 1)
@@ -20,11 +18,8 @@ DDP, SINGLE = case("ddp"), case("single", 1)
 @pytest.fixture
 def run(tmp_path) -> str:
     """A run of ddp on two devices at 1,000 and 1,100 tokens/s, and of one device at 600."""
-    made = Run.create(tmp_path, info(DDP, SINGLE), "")
-    for round_, pace in enumerate((1000.0, 1100.0)):
-        made.write_record(measured(DDP, pace, round_=round_))
-        made.write_record(measured(SINGLE, 600.0, round_=round_))
-    return str(made.folder)
+    paces = (DDP, 1000.0, 0), (SINGLE, 600.0, 0), (DDP, 1100.0, 1), (SINGLE, 600.0, 1)
+    return str(stored_run(tmp_path, *(measured(of, pace, round_=i) for of, pace, i in paces)).folder)
 
 
 def values(command, run: str, *price: str) -> dict[str, dict]:
@@ -74,8 +69,7 @@ def test_a_price_that_is_none_is_refused(command, run, price):
 
 
 def test_a_suite_says_what_a_device_costs_and_a_run_keeps_it(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(MINIMAL + "cost: {per_device_hour: 3, currency: EUR}\n")
+    file = write_suite(tmp_path, MINIMAL + "cost: {per_device_hour: 3, currency: EUR}\n", "mine.yaml")
     suite = load_suite(file, Overrides(set=["cost.tokens=5e9"]))
     assert suite.to_resolved()["cost"] == {"per_device_hour": 3, "currency": "EUR", "tokens": 5e9}
     file.write_text(MINIMAL)

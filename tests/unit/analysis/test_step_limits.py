@@ -1,7 +1,5 @@
 """What limits a step: the rules, on times whose diagnosis is known, and what is said of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -21,7 +19,7 @@ DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=[loss.limit for loss in LOSSES])
-def test_a_loss_limits_a_step_from_its_share_on(loss: Any) -> None:
+def test_a_loss_limits_a_step_from_its_share_on(loss):
     above, below = (StepTimes(2.0, **{loss.limit: 2.0 * share}) for share in (loss.least, loss.least - 0.01))
     found = limit_of(above)
     assert (found.limit, found.word, found.share) == (loss.limit, loss.word, loss.least)
@@ -30,7 +28,7 @@ def test_a_loss_limits_a_step_from_its_share_on(loss: Any) -> None:
     assert limit_of(below).word == "compute-bound"
 
 
-def test_the_largest_of_several_losses_is_named_and_small_ones_leave_the_computation() -> None:
+def test_the_largest_of_several_losses_is_named_and_small_ones_leave_the_computation():
     both = StepTimes(1.0, data=0.1, communication=0.3, optimizer=0.2)
     assert limit_of(both).word == "communication-bound"
     small = StepTimes(1.0, data=0.04, communication=0.09, optimizer=0.05, host=0.02)
@@ -61,16 +59,14 @@ def profiled(of: Any, exposed: float, work: list[float], **values: float) -> Rec
     ],
     ids=["transfer", "waiting", "stages", "none"],
 )
-def test_exposed_communication_is_transfer_waiting_or_a_bubble(
-    exposed: float, work: list[float], values: dict[str, float], word: str, share: float
-) -> None:
+def test_exposed_communication_is_transfer_waiting_or_a_bubble(exposed, work, values, word, share):
     (row,) = RunAnalysis(info(DDP), [profiled(DDP, exposed, work, **values)]).cases
     found = step_limit(row)
     assert isinstance(found, StepLimit)
     assert (found.word, found.share) == (word, pytest.approx(share))
 
 
-def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason() -> None:
+def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason():
     noisy = replace(profiled(FSDP, 0.3, [1.0, 1.0]), degraded="others took 79% of the CPU time")
     run = RunAnalysis(info(DDP, FSDP, ZERO), [measured(DDP), noisy, failed(ZERO)])
     ddp, fsdp, zero = run.cases
@@ -82,7 +78,7 @@ def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason
     assert step_limit(zero) == "rank 1 in time: RuntimeError: no"
 
 
-def test_a_run_says_what_limits_its_cases_and_the_view_what_to_try() -> None:
+def test_a_run_says_what_limits_its_cases_and_the_view_what_to_try():
     records = [
         profiled(DDP, 0.05, [1.0, 1.0]),
         profiled(FSDP, 0.3, [1.0, 1.0]),
@@ -104,7 +100,7 @@ def test_a_run_says_what_limits_its_cases_and_the_view_what_to_try() -> None:
     assert [note.partition(":")[0] for note in table.notes] == ["Compute-bound", "Communication-bound"]
 
 
-def test_each_key_that_is_advised_is_one_of_a_suite() -> None:
+def test_each_key_that_is_advised_is_one_of_a_suite():
     advised = {key for loss in LOSSES for key in re.findall(r"\b[a-z]\w*\.[a-z]\w*\b", loss.advice)}
     assert {"pp.micro_batches", "batch.micro_batch_size", "fsdp.sharding"} <= advised
     known = {each["key"] for each in json.loads(call("list", "suite", "--json").stdout)}

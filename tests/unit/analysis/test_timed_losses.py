@@ -1,10 +1,6 @@
 """Whether the timed trials are the same training: their losses against a reference's, or each other's."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,24 +34,22 @@ from support.loss_verdicts import (
     WARMUP,
     ZERO,
     judged,
+    measured_run,
     rounded,
-    run_of,
     timed,
     words,
     wrong_from,
 )
 from support.records import case, failed, in_bf16, measured
-from support.runs import Finished
+from support.suites import SuiteText
 
 BF16 = PrecisionConfig(compute="bf16")
 
 
 @pytest.mark.parametrize("by", [0.03, -0.2])
 @pytest.mark.parametrize("step", [0, WARMUP + 1, WARMUP + STEPS - 1])
-def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_from_being_picked(
-    step: int, by: float
-) -> None:
-    run = run_of(
+def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_from_being_picked(step, by):
+    run = measured_run(
         timed(SINGLE, rounded(1)), timed(DDP, wrong_from(step, by)), timed(FSDP, rounded(2)), measured(ZERO)
     )
     by_label = {row.case.label: row for row in run.cases}
@@ -68,7 +62,7 @@ def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_fro
     assert barred.startswith("losses: trains differently")
 
 
-def test_one_trial_of_three_is_enough() -> None:
+def test_one_trial_of_three_is_enough():
     sane = [timed(FSDP, rounded(i), i) for i in range(3)]
     racing = [timed(DDP, wrong_from(5, 0.01) if i == 1 else rounded(i + 5), i) for i in range(3)]
     found = judged(timed(SINGLE, rounded(1)), *sane, *racing)
@@ -87,9 +81,7 @@ def test_one_trial_of_three_is_enough() -> None:
         (PrecisionConfig("fp64", "fp64", "fp64", "fp64"), 1e-15, 1.5),
     ],
 )
-def test_what_rounding_does_is_not_called_another_training(
-    precision: PrecisionConfig, size: float, growth: float
-) -> None:
+def test_what_rounding_does_is_not_called_another_training(precision, size, growth):
     cases = [
         case(label, 1 if label == "single" else 2, precision=precision) for label in ("single", "ddp", "fsdp")
     ]
@@ -102,7 +94,7 @@ def test_what_rounding_does_is_not_called_another_training(
         assert set(words(*records[1:]).values()) == {SAME_LOSSES}, "without single, by each other"
 
 
-def test_a_loss_that_the_model_gives_in_16_bits_is_rounded_beside_what_training_does() -> None:
+def test_a_loss_that_the_model_gives_in_16_bits_is_rounded_beside_what_training_does():
     """Up to 0.9 of what training may do, then rounded to bf16, whose numbers are 0.4 to 0.8 % apart."""
     cases = [case(label, n, precision=BF16) for label, n in (("single", 1), ("ddp", 2), ("fsdp", 2))]
     parted = 1 + 0.9 * BETWEEN_STRATEGIES.limits("bf16", np.arange(len(TRUTH)))
@@ -117,7 +109,7 @@ def test_a_loss_that_the_model_gives_in_16_bits_is_rounded_beside_what_training_
     assert found["fp32"] == {"single": SAME_LOSSES, "ddp": DIFFERENT_TRAINING, "fsdp": DIFFERENT_TRAINING}
 
 
-def test_without_a_single_process_the_odd_one_out_is_named() -> None:
+def test_without_a_single_process_the_odd_one_out_is_named():
     found = judged(timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01)), timed(ZERO, rounded(3)))
     assert {label: verdict.word for label, verdict in found.items()} == {
         "ddp": SAME_LOSSES,
@@ -127,30 +119,30 @@ def test_without_a_single_process_the_odd_one_out_is_named() -> None:
     assert "most of the 3 cases of the same work" in found["fsdp"].sentence
 
 
-def test_they_are_told_without_naming_a_view_that_is_not_there() -> None:
-    lines = overview_text(run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
+def test_they_are_told_without_naming_a_view_that_is_not_there():
+    lines = overview_text(measured_run(timed(DDP, rounded(1)), timed(FSDP, rounded(2)))).splitlines()
     assert "  same losses: 2 of 2 cases" in lines[lines.index("Losses") + 1]
 
 
-def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right() -> None:
+def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right():
     records = [timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01))]
     assert words(*records) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
-    assert all(one.barred for one in run_of(*records).candidates)
-    assert recommend(run_of(*records)).headline.startswith("No recommendation")
+    assert all(one.barred for one in measured_run(*records).candidates)
+    assert recommend(measured_run(*records)).headline.startswith("No recommendation")
 
 
-def test_trials_of_one_case_that_disagree_with_each_other_are_told() -> None:
+def test_trials_of_one_case_that_disagree_with_each_other_are_told():
     racing = [timed(DDP, wrong_from(4, 0.01) if i == 2 else rounded(i), i) for i in range(3)]
     assert words(*racing) == {"ddp": CASES_DISAGREE}
     assert words(*racing[:2]) == {}, "agreeing with oneself is no evidence"
 
 
-def test_cases_of_other_work_are_not_held_against_each_other() -> None:
+def test_cases_of_other_work_are_not_held_against_each_other():
     other = case("fsdp", seed=2)
     assert words(timed(DDP, rounded(1)), timed(other, wrong_from(0, 0.1))) == {}
 
 
-def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_of_all() -> None:
+def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_of_all():
     apart = [timed(of, wrong_from(0, 0.02, seed)) for seed, of in enumerate([DDP, FSDP], 1)]
     found = judged(timed(SINGLE, rounded(1)), *apart)
     assert {found[label].word for label in ("ddp", "fsdp")} == {NOT_COMPARED}
@@ -174,15 +166,13 @@ def test_a_loss_that_is_no_mean_over_parts_of_the_batch_is_not_called_a_mistake_
         ({"loss_function": "mine:loss"}, 4, False),
     ],
 )
-def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_means(
-    options: dict[str, Any], micro: int, told: bool
-) -> None:
+def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_means(options, micro, told):
     workload = PluginChoice("user", {"model": "mine:Model", **options})
     of = [
         dataclasses.replace(each, workload=workload, batch=Batch(8, size, 8 // size // each.world_size))
         for each, size in ((SINGLE, 2), (DDP, 2), (FSDP, micro))
     ]
-    run = run_of(*(timed(each, rounded(seed)) for seed, each in enumerate(of)))
+    run = measured_run(*(timed(each, rounded(seed)) for seed, each in enumerate(of)))
     said = [verdict.remarks for row in run.cases for verdict in row.verdicts.values()]
     assert len(said) == 3
     for remarks in said:
@@ -192,7 +182,7 @@ def test_where_all_divide_the_batch_alike_losses_do_not_tell_whether_they_are_me
         )
 
 
-def test_where_parts_matter_other_divisions_are_no_evidence() -> None:
+def test_where_parts_matter_other_divisions_are_no_evidence():
     declared = PluginChoice("user", {"model": "m:M", "batch_norm": "per_rank"})
     one, two = (dataclasses.replace(each, workload=declared) for each in (SINGLE, DDP))
     whole = dataclasses.replace(one, batch=Batch(8, 8, 1))
@@ -204,18 +194,18 @@ def test_where_parts_matter_other_divisions_are_no_evidence() -> None:
     assert CASES_DISAGREE in words(timed(halves, rounded(1)), timed(wrong, wrong_from(0, 0.02))).values()
 
 
-def test_a_model_that_draws_random_numbers_is_not_compared() -> None:
+def test_a_model_that_draws_random_numbers_is_not_compared():
     drawing = [
         timed(of, wrong_from(0, i / 10), environment={DRAWS_KEY: True}) for i, of in enumerate([SINGLE, DDP])
     ]
     assert words(*drawing) == {"single": NOT_COMPARABLE, "ddp": NOT_COMPARABLE}
-    (line,) = verdict_sentences(run_of(*drawing), "losses")
+    (line,) = verdict_sentences(measured_run(*drawing), "losses")
     assert line.startswith("not comparable: the model draws random numbers") and line.endswith(
         ": 2 of 2 cases"
     )
 
 
-def test_timed_losses_with_dropout_are_not_held_against_a_check_without() -> None:
+def test_timed_losses_with_dropout_are_not_held_against_a_check_without():
     bare = [
         dataclasses.replace(each, environment={NO_DROPOUT_KEY: "drop"})
         for each in (reference(), trained(none))
@@ -224,7 +214,7 @@ def test_timed_losses_with_dropout_are_not_held_against_a_check_without() -> Non
     assert words(*bare, drawing) == {"ddp": NOT_COMPARABLE}
 
 
-def test_random_numbers_that_only_a_strategy_draws_excuse_nothing() -> None:
+def test_random_numbers_that_only_a_strategy_draws_excuse_nothing():
     drawing = timed(DDP, wrong_from(4, 0.01), environment={DRAWS_KEY: True})
     assert words(timed(SINGLE, rounded(1)), drawing)["ddp"] == DIFFERENT_TRAINING
     assert words(reference(), trained(rounding), drawing)["ddp"] == DIFFERENT_TRAINING, (
@@ -237,7 +227,7 @@ def checked(losses: np.ndarray) -> list[Record]:
     return [reference(), trained(rounding), timed(DDP, losses)]
 
 
-def test_where_a_check_trained_a_reference_that_is_what_counts() -> None:
+def test_where_a_check_trained_a_reference_that_is_what_counts():
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
     (same,) = judged(*checked(truth)).values()
     assert same.word == SAME_LOSSES and "the check's single/ws1" in same.sentence
@@ -251,14 +241,14 @@ def test_where_a_check_trained_a_reference_that_is_what_counts() -> None:
     assert judged(*checked(wrong))["ddp"].word == SAME_LOSSES
 
 
-def test_beyond_the_steps_of_the_check_the_other_cases_count() -> None:
+def test_beyond_the_steps_of_the_check_the_other_cases_count():
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
     wrong = truth * (1 + 0.05 * (np.arange(len(truth)) > 6))
     records = [reference(), trained(rounding), timed(DDP, wrong), timed(FSDP, truth), timed(ZERO, truth)]
     assert words(*records) == {"ddp": DIFFERENT_TRAINING, "fsdp": SAME_LOSSES, "zero": SAME_LOSSES}
 
 
-def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_forbids_nothing() -> None:
+def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_forbids_nothing():
     truth = np.array([*LOSSES, *[1.9] * (WARMUP + STEPS - len(LOSSES))])
 
     def broken(step: int, kind: str, tensor: str) -> float:
@@ -270,7 +260,7 @@ def test_where_a_perturbed_training_broke_down_its_reference_allows_nothing_and_
     assert words(*records, timed(DDP, truth * (1 + 1e-3 * (steps >= 1)))) == {"ddp": DIFFERENT_TRAINING}
 
 
-def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
+def test_without_a_step_in_common_nothing_is_said_to_be_the_same():
     trials = [timed(DDP, rounded(1)), timed(FSDP, rounded(2))]
     nowhere = ReferenceLosses("a reference", np.full(len(TRUTH), np.nan))
     alone = compare_timed_losses(trials[:1], {DDP.id: nowhere})[DDP.id]
@@ -280,7 +270,7 @@ def test_without_a_step_in_common_nothing_is_said_to_be_the_same() -> None:
     assert compare_timed_losses(trials, {DDP.id: nowhere})[DDP.id].word == SAME_LOSSES, "by each other"
 
 
-def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
+def test_a_warm_up_alone_is_not_called_the_same_training():
     records = [
         dataclasses.replace(timed(of, rounded(seed)), samples={}) for seed, of in enumerate((SINGLE, DDP))
     ]
@@ -291,7 +281,7 @@ def test_a_warm_up_alone_is_not_called_the_same_training() -> None:
     assert words(*records, wrong)["fsdp"] == DIFFERENT_TRAINING
 
 
-def not_checked(*cases: Case) -> list[Record]:
+def unchecked_cases(*cases: Case) -> list[Record]:
     return [
         dataclasses.replace(
             trained(rounding, status=Status.UNSUPPORTED, reason="no dropout, please"),
@@ -305,28 +295,32 @@ def not_checked(*cases: Case) -> list[Record]:
     ]
 
 
-def test_a_run_in_which_nothing_could_be_checked_says_so() -> None:
-    silent = run_of(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *not_checked(DDP, FSDP))
+def test_a_run_in_which_nothing_could_be_checked_says_so():
+    silent = measured_run(timed(DDP, rounded(1)), timed(FSDP, rounded(2)), *unchecked_cases(DDP, FSDP))
     assert {row.verdicts["equivalence"].word for row in silent.cases} == {NOT_CHECKED}
     (said,) = missing_verdict_sentences(silent)
     assert "no verdict for any of 2 cases: not checked: no dropout, please" in said
-    partly = run_of(
-        timed(DDP, rounded(1)), timed(FSDP, rounded(2)), reference(), trained(rounding), *not_checked(FSDP)
+    partly = measured_run(
+        timed(DDP, rounded(1)),
+        timed(FSDP, rounded(2)),
+        reference(),
+        trained(rounding),
+        *unchecked_cases(FSDP),
     )
     assert missing_verdict_sentences(partly) == []
 
 
-def test_no_recommendation_names_the_reason_of_most() -> None:
+def test_no_recommendation_names_the_reason_of_most():
     labels = [f"zero{i}" for i in range(4)]
     crashed = [failed(case(label), "rank 1: the same end") for label in ("apart", "along")]
     # each differs by numbers of its own
     others = [timed(case(label), wrong_from(4, 0.01 * (i + 1))) for i, label in enumerate(labels)]
-    headline = recommend(run_of(*others, *crashed)).headline
+    headline = recommend(measured_run(*others, *crashed)).headline
     assert "4 of 6 cases: losses; for example: losses: " in headline
 
 
 # no metric keeps the losses; memory observes a step after the timed ones
-SMALL = """
+SMALL = SuiteText("""
 workload: {user: {model: "small:Small", length: 32}}
 data: text
 metrics: [memory, steptime, throughput]
@@ -334,7 +328,7 @@ batch: {global_batch_size: 8}
 optimizer: {lr: 0.03}
 measure: {warmup: 2, steps: 5, trials: 1, profile_steps: 0}
 world_sizes: [2]
-"""
+""")
 MISTAKES = ("race", "missing-wait", "stale-gather", "half-batch", "skips-fourth")
 
 
@@ -348,9 +342,7 @@ MISTAKES = ("race", "missing-wait", "stale-gather", "half-batch", "skips-fourth"
         pytest.param("bf16", MISTAKES, marks=pytest.mark.deep),
     ],
 )
-def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
-    precision: str, mistakes: Sequence[str], run_suite: Callable[..., Finished]
-) -> None:
+def test_mistakes_that_are_made_only_while_nobody_looks_are_found(precision, mistakes, run_suite):
     planted = f"{{unwatched: {{mistake: [none, {', '.join(mistakes)}]}}}}"
     finished = run_suite(f"{SMALL}precision: {precision}\nstrategies: [single, ddp, {planted}]\n")
     found = {row["label"]: row["verdicts"]["losses"]["word"] for row in finished.cases.values()}
@@ -365,8 +357,8 @@ def test_mistakes_that_are_made_only_while_nobody_looks_are_found(
 
 @pytest.mark.train
 def test_beside_a_check_that_heals_what_it_looks_at_the_timed_losses_are_held_against_its_reference(
-    run_suite: Callable[..., Finished],
-) -> None:
+    run_suite,
+):
     check = "check: {steps: 4, perturbed: 4}"
     finished = run_suite(f"{SMALL}{check}\nstrategies: [ddp, {{unwatched: {{mistake: race}}}}]\n")
     rows = {row["label"]: row["verdicts"] for row in finished.cases.values()}
@@ -382,9 +374,7 @@ def test_beside_a_check_that_heals_what_it_looks_at_the_timed_losses_are_held_ag
 
 
 @pytest.mark.train
-def test_a_run_in_which_nothing_could_be_checked_does_not_end_like_one_that_was(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_run_in_which_nothing_could_be_checked_does_not_end_like_one_that_was(run_suite):
     suite = SMALL.replace("small:Small", "odd:DrawsInForward").replace("trials: 1", "trials: 0")
     finished = run_suite(f"{suite}check: {{steps: 1, perturbed: 4}}\nstrategies: [ddp]\n")
     assert finished.code == 3

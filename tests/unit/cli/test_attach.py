@@ -1,7 +1,5 @@
 """A run that goes on elsewhere: handed to an engine or in another terminal, followed, left alone, resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -26,12 +24,13 @@ from distbench.record.progress import (
 from support import fake_slurm
 from support.paused_command import Held
 from support.runs import MODELS, PLUGINS, QUICK, Done
+from support.suites import write_suite
 
-ALONE = "cat > script; echo PENDING > state; echo 17"
+SINGLE_TRIAL_SUITE = "cat > script; echo PENDING > state; echo 17"
 """An sbatch whose job does not begin."""
 
 
-class Login:
+class LoginNode:
     """A login node of a Slurm of one job."""
 
     def __init__(self, folder: Path, distbench: Callable[..., Done]) -> None:
@@ -40,8 +39,7 @@ class Login:
 
     def run(self, *arguments: str) -> Done:
         """Hand a suite over."""
-        suite = self.folder / "suite.yaml"
-        suite.write_text(f"{QUICK}strategies: [pretended]\n")
+        suite = write_suite(self.folder, f"{QUICK}strategies: [pretended]\n")
         asked = ["--on", "slurm", "--nodes", "2", "--out", str(self.out)]
         return self._distbench("run", str(suite), *asked, *arguments)
 
@@ -55,20 +53,16 @@ class Login:
 
 
 @pytest.fixture
-def login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distbench: Callable[..., Done]
-) -> Callable[..., Login]:
-    def made(**commands: str) -> Login:
+def login(tmp_path, monkeypatch, distbench) -> Callable[..., LoginNode]:
+    def made(**commands: str) -> LoginNode:
         folder = fake_slurm.install(tmp_path / "slurm", **commands)
         monkeypatch.setenv("PATH", str(folder), prepend=":")
-        return Login(tmp_path, distbench)
+        return LoginNode(tmp_path, distbench)
 
     return made
 
 
-def test_a_run_that_was_handed_over_is_followed_to_its_end(
-    login: Callable[..., Login], distbench: Callable[..., Done]
-) -> None:
+def test_a_run_that_was_handed_over_is_followed_to_its_end(login, distbench):
     node = login()
     # on this Slurm no agent can be started
     done = node.run("--set", "measure.steps=2")
@@ -90,17 +84,15 @@ def test_a_run_that_was_handed_over_is_followed_to_its_end(
     assert (run / "submitted" / "17.err").read_text().count("no agents here") == 2
 
 
-def test_what_the_nodes_refuse_is_told_here(login: Callable[..., Login]) -> None:
+def test_what_the_nodes_refuse_is_told_here(login):
     done = login().run("--only", "nothing")
     assert done.returncode == 2
     assert "--only nothing: only[0] = 'nothing': matches no case" in done.stderr
     assert "resume with" not in done.stderr
 
 
-def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
-    login: Callable[..., Login], distbench: Callable[..., Done]
-) -> None:
-    node = login(sbatch=ALONE)
+def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(login, distbench):
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     done = node.run("--detach", "--until-settled", "--minutes", "3")
     (run,) = node.runs
     quoted = shlex.quote(str(run))
@@ -129,10 +121,8 @@ def test_a_run_that_does_not_begin_can_be_named_and_left_and_resumed(
     assert "#SBATCH --time=5\n" in (node.slurm / "script").read_text()
 
 
-def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
-    login: Callable[..., Login], distbench: Callable[..., Done]
-) -> None:
-    node = login(sbatch=ALONE)
+def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(login, distbench):
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     node.run("--detach")
     (run,) = node.runs
     node.state("COMPLETED ExitCode=0:0")
@@ -145,16 +135,18 @@ def test_the_end_of_a_run_is_awaited_that_is_seen_later_than_that_of_its_job(
     assert (follower.returncode, "resume" in told) == (1, False)
 
 
-def test_cancelling_asks_the_engine(login: Callable[..., Login], distbench: Callable[..., Done]) -> None:
-    node = login(sbatch=ALONE, scancel='echo "$@" > cancelled; echo "CANCELLED ExitCode=0:15" > state')
+def test_cancelling_asks_the_engine(login, distbench):
+    node = login(
+        sbatch=SINGLE_TRIAL_SUITE, scancel='echo "$@" > cancelled; echo "CANCELLED ExitCode=0:15" > state'
+    )
     node.run("--detach")
     (run,) = node.runs
     assert distbench("attach", str(run), "--cancel").returncode == 143
     assert (node.slurm / "cancelled").read_text() == "17\n"
 
 
-def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
-    node = login(sbatch=ALONE)
+def test_interrupting_leaves_the_job_alone(login):
+    node = login(sbatch=SINGLE_TRIAL_SUITE)
     node.run("--detach")
     command = [sys.executable, "-m", "distbench", "attach", str(node.runs[0])]
     variables = {**os.environ, PLUGIN_PATH_VARIABLE: PLUGINS}
@@ -167,7 +159,7 @@ def test_interrupting_leaves_the_job_alone(login: Callable[..., Login]) -> None:
     assert not (node.slurm / "cancelled").exists()
 
 
-def test_nothing_is_left_of_a_run_that_the_engine_refuses(login: Callable[..., Login]) -> None:
+def test_nothing_is_left_of_a_run_that_the_engine_refuses(login):
     node = login(sbatch="echo 'sbatch: error: Invalid account' >&2; exit 1")
     done = node.run()
     assert (done.returncode, "sbatch refused: sbatch: error: Invalid account" in done.stderr) == (4, True)
@@ -182,14 +174,12 @@ def test_nothing_is_left_of_a_run_that_the_engine_refuses(login: Callable[..., L
         (["run", "--on", "slurm", "--nodes", "2"], "run: missing SUITE"),
     ],
 )
-def test_what_does_not_go_together_says_so(
-    distbench: Callable[..., Done], arguments: list[str], told: str
-) -> None:
+def test_what_does_not_go_together_says_so(distbench, arguments, told):
     done = distbench(*arguments)
     assert (done.returncode, told in done.stderr) == (2, True)
 
 
-def test_a_run_in_another_terminal_is_followed(tmp_path: Path, distbench: Callable[..., Done]) -> None:
+def test_a_run_in_another_terminal_is_followed(tmp_path, distbench):
     held = Held(tmp_path / "held")
     try:
         command = [sys.executable, "-m", "distbench", "attach", str(held.folder)]
@@ -205,7 +195,7 @@ def test_a_run_in_another_terminal_is_followed(tmp_path: Path, distbench: Callab
     assert "finished, exit code 0; see: distbench show" in told
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
     reader, file = ProgressLogReader(tmp_path), tmp_path / PROGRESS_FILE
     file.write_text('{"kind": "note", "text": "a"}\n{"kind": "no')
     assert reader.read_new() == [ProgressEvent("note", "a")]
@@ -214,7 +204,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert reader.read_new() == [ProgressEvent("note")]
 
 
-def test_a_session_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_session_that_is_refused_leaves_no_trace(tmp_path):
     journal = ProgressLog(tmp_path)
     with journal.session() as session:
         journal.write(ProgressEvent("note", "who owns it?"))
@@ -231,14 +221,14 @@ def test_a_session_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
     assert last_session(tmp_path) == [*begun, ProgressEvent("ended", code=130)]
 
 
-def test_what_is_waited_for_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_waited_for_is_said_once(capsys):
     lines = LineProgress()
     for text in ("job 1: PENDING", "job 1: PENDING", "job 1: RUNNING"):
         lines.show_waiting(text)
     assert capsys.readouterr().err == "job 1: PENDING\njob 1: RUNNING\n"
 
 
-def test_news_after_more_than_a_reader_takes_at_once_are_read(tmp_path: Path) -> None:
+def test_news_after_more_than_a_reader_takes_at_once_are_read(tmp_path):
     first, last = (json.dumps({"kind": "note", "text": text}) + "\n" for text in ("the first", "the last"))
     with (tmp_path / PROGRESS_FILE).open("w") as stream:
         # beyond 64 MiB, in lines that no version wrote

@@ -1,10 +1,9 @@
 """The command line: what it prints, where, and with which exit code."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,26 +11,22 @@ import pytest
 from distbench.cli import commands
 from distbench.record import FORMAT_VERSION
 from distbench.record.catalog import find_run_strict
+from support.suites import SuiteText, write_suite
 
 SUITES = Path(__file__).parents[3] / "suites"
 COMMANDS = sorted(file.stem.rstrip("_") for file in Path(commands.__file__).parent.glob("[!_]*.py"))
 
-SUITE = """\
+SUITE = SuiteText("""\
 workload: transformer
 batch: {global_batch_size: 8}
 strategies: [single, ddp]
 world_sizes: [1]
-"""
+""")
 
 
 @pytest.fixture
-def write(tmp_path: Path):
-    def write_suite(text: str) -> str:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
-        return str(file)
-
-    return write_suite
+def write(tmp_path) -> Callable[[str], str]:
+    return lambda text: str(write_suite(tmp_path, text, "mine.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -40,11 +35,7 @@ def write(tmp_path: Path):
         (("batch:", "bach:"), ":2", "bach = {global_batch_size: 8}: unknown key; did you mean 'batch'?"),
         (("8}", "eight}"), ":2", "batch.global_batch_size = 'eight': expected a whole number"),
         (("8}", "-8}"), ":2", "batch.global_batch_size = -8: must be at least 1"),
-        (
-            ("8}", "8, global_batch_size: 4}"),
-            ":2",
-            "batch.global_batch_size: duplicate key; keep one",
-        ),
+        (("8}", "8, global_batch_size: 4}"), ":2", "batch.global_batch_size: duplicate key; keep one"),
         (("ddp", "dddp"), ":3", "strategies[1] = 'dddp': unknown; did you mean 'ddp'?"),
         (
             ("transformer", "transfomer"),

@@ -1,15 +1,10 @@
 """Curves sent to other tools: names of folders, and what is refused; no tracker is imported."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import os
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from distbench.analysis.training_curves import training_curves
 from distbench.cli import main
@@ -17,7 +12,7 @@ from support.convergence_records import DDP, stored, training
 from support.records import failed, measured
 
 
-def test_cases_of_one_name_and_seeds_of_one_case_get_folders_of_their_own() -> None:
+def test_cases_of_one_name_and_seeds_of_one_case_get_folders_of_their_own():
     other = dataclasses.replace(DDP, threads=2)
     records = [measured(DDP), measured(DDP, round_=1), measured(other)]
     records += [training(DDP, 0), training(DDP, 1), training(other, 0)]
@@ -27,9 +22,7 @@ def test_cases_of_one_name_and_seeds_of_one_case_get_folders_of_their_own() -> N
     assert folders[4] == f"convergence/ddp-ws2-mb4-fp32-{DDP.id}/seed-2"
 
 
-def test_what_can_not_be_exported_is_said_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_can_not_be_exported_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch):
     run = stored(tmp_path, measured(DDP))
     empty = stored(tmp_path / "empty", failed(DDP))
     full = tmp_path / "full"
@@ -62,7 +55,7 @@ def test_what_can_not_be_exported_is_said_before_anything_is_written(
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_exporting_imports_no_tracker_into_the_parent() -> None:
+def test_exporting_imports_no_tracker_into_the_parent():
     code = "import sys, distbench.cli.commands.export, distbench.cli.commands.export; "
     code += "import distbench.analysis.training_curves as c; "
     code += "print(sorted({'torch', 'accelerate', 'mlflow', 'wandb', 'tensorboard'} & set(sys.modules)))"

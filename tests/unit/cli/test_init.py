@@ -1,7 +1,5 @@
 """``distbench init`` writes a suite that can be planned; ``distbench completion`` completes in a shell."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

@@ -1,7 +1,5 @@
 """What is said while trials run: a reason that several share stands there once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -43,5 +41,5 @@ def by_a_rank(record: Record) -> Record:
     ],
     ids=["before launch", "by a rank", "in the user's code", "in any other"],
 )
-def test_a_reason_stands_whole_at_the_first_that_has_it(first: Record, second: Record, again: str) -> None:
+def test_a_reason_stands_whole_at_the_first_that_has_it(first, second, again):
     assert said(first, second) == [first.reason, again]

@@ -1,7 +1,5 @@
 """``distbench runs``: what lies in a folder of runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -16,7 +14,7 @@ FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """Two runs of which the second is older, with nothing but what was measured."""
     for name, created in (("new", "2026-03-01T10:00:00Z"), ("old", "2026-01-01T10:00:00Z")):
         run = tmp_path / f"tiny-{name}"
@@ -27,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def listed(command, folder):
+def run_list(command, folder):
     def rows() -> list[dict[str, Any]]:
         code, output, errors = command("runs", str(folder), "--json")
         assert (code, errors) == (0, "")
@@ -36,8 +34,8 @@ def listed(command, folder):
     return rows
 
 
-def test_runs_are_listed_newest_first_with_their_size(listed, folder):
-    rows = listed()
+def test_runs_are_listed_newest_first_with_their_size(run_list, folder):
+    rows = run_list()
     assert [row["run"] for row in rows] == ["new", "old"]
     assert {(row["suite"], row["state"], row["cases"]) for row in rows} == {("frozen", "finished", 3)}
     files = [file for file in (folder / "tiny-new").rglob("*") if file.is_file()]
@@ -45,27 +43,27 @@ def test_runs_are_listed_newest_first_with_their_size(listed, folder):
     assert rows[0]["trials"] == sum(file.name == "record.json" for file in files)
 
 
-def test_the_pick_is_what_the_report_stored_until_trials_are_added(command, listed, folder):
-    assert [row["pick"] for row in listed()] == [None, None]
+def test_the_pick_is_what_the_report_stored_until_trials_are_added(command, run_list, folder):
+    assert [row["pick"] for row in run_list()] == [None, None]
     assert command("report", str(folder / "tiny-old"))[0] == 0
     picked = json.loads(command("pick", str(folder / "tiny-old"), "--json")[1])
-    assert [row["pick"] for row in listed()] == [None, picked["pick"]["case"]]
-    assert listed()[1]["headline"] == picked["headline"]
+    assert [row["pick"] for row in run_list()] == [None, picked["pick"]["case"]]
+    assert run_list()[1]["headline"] == picked["headline"]
     trial = next((folder / "tiny-old").glob("trials/*/0"))
     shutil.copytree(trial, trial.with_name("9"))
-    assert listed()[1]["pick"] is None
-    assert "were added" in listed()[1]["absent"]["pick"]
+    assert run_list()[1]["pick"] is None
+    assert "were added" in run_list()[1]["absent"]["pick"]
     assert "distbench report" in command("runs", str(folder))[1]
 
 
-def test_a_pick_of_trials_that_were_measured_again_is_out_of_date(command, listed, folder):
+def test_a_pick_of_trials_that_were_measured_again_is_out_of_date(command, run_list, folder):
     assert command("report", str(folder / "tiny-new"))[0] == 0
-    assert [row["pick"] for row in listed() if row["run"] == "new"] != [None]
+    assert [row["pick"] for row in run_list() if row["run"] == "new"] != [None]
     record = next((folder / "tiny-new").glob("trials/*/0/record.json"))
     plain = json.loads(record.read_text())
     plain["wall_s"] += 1
     record.write_text(json.dumps(plain))
-    (row,) = [row for row in listed() if row["run"] == "new"]
+    (row,) = [row for row in run_list() if row["run"] == "new"]
     assert row["pick"] is None
     assert row["absent"]["pick"] == "trials have changed since it was stored"
 
@@ -87,10 +85,10 @@ def test_a_plug_in_that_can_not_be_imported_is_no_fault_of_the_runs(command, fol
     assert "mine.py: can't import this plug-in: RuntimeError('not today')" in " ".join(errors.split())
 
 
-def test_a_run_that_waits_for_its_engine_is_listed(listed, folder):
+def test_a_run_that_waits_for_its_engine_is_listed(run_list, folder):
     (folder / "tiny-later" / "submitted").mkdir(parents=True)
     (folder / "tiny-later" / "submitted" / "request.json").write_text("{}")
-    assert {row["run"]: row["state"] for row in listed()}["later"] == "waiting"
+    assert {row["run"]: row["state"] for row in run_list()}["later"] == "waiting"
 
 
 def test_a_folder_of_runs_in_place_of_a_run_is_answered_with_the_list(command, folder):

@@ -1,7 +1,5 @@
 """The site: what is generated of the code is complete, and the navigation has every page."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
@@ -30,7 +28,7 @@ def site() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def reference(site: ModuleType) -> dict[str, str]:
+def reference(site) -> dict[str, str]:
     return site.pages()  # type: ignore[no-any-return]
 
 
@@ -39,18 +37,13 @@ def leaves(nav: Any) -> Iterator[str]:
         yield from [entry] if isinstance(entry, str) else leaves(entry)
 
 
-def test_the_navigation_of_the_site_has_every_page_once(reference: dict[str, str]) -> None:
+def test_the_navigation_of_the_site_has_every_page_once(reference):
     text = (ROOT / "mkdocs.yml").read_text().replace("!ENV", "")
     nav = [*leaves(YAML(typ="safe").load(text)["nav"])]
     assert sorted(nav) == sorted([*reference, *(file.name for file in (ROOT / "docs").glob("*.md"))])
 
 
-def test_the_reference_has_every_command_key_view_and_table(
-    reference: dict[str, str],
-    site: ModuleType,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_reference_has_every_command_key_view_and_table(reference, site, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
 
     def listed(*words: str) -> Any:
@@ -80,7 +73,7 @@ def test_the_reference_has_every_command_key_view_and_table(
         for variant in strategy.variants()
     ],
 )
-def test_the_reference_of_strategies_has_every_card(strategy: Any, reference: dict[str, str]) -> None:
+def test_the_reference_of_strategies_has_every_card(strategy, reference):
     under = (
         reference["reference/strategies.md"].partition(f"### `{strategy.label}`\n")[2].partition("\n### ")[0]
     )
@@ -90,7 +83,7 @@ def test_the_reference_of_strategies_has_every_card(strategy: Any, reference: di
         assert f"- **{claim.aspect}**: {claim.text}{source}" in under
 
 
-def test_links_that_leave_the_docs_lead_to_the_repository_or_are_text(site: ModuleType) -> None:
+def test_links_that_leave_the_docs_lead_to_the_repository_or_are_text(site):
     class Config:
         repo_url = ""
 

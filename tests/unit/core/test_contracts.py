@@ -3,8 +3,6 @@
 (Workloads and data sources have theirs in ``test_workloads`` and ``test_data``.)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
@@ -34,7 +32,7 @@ EVERY = [plugin for kind in registry.PLUGIN_KINDS for plugin in plugins(kind)]
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
-def test_a_plugin_is_a_frozen_dataclass_whose_every_option_is_documented(kind: str, name: str) -> None:
+def test_a_plugin_is_a_frozen_dataclass_whose_every_option_is_documented(kind, name):
     found = registry.load_plugin(kind, name)
     assert dataclasses.is_dataclass(found)
     assert found.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -44,7 +42,7 @@ def test_a_plugin_is_a_frozen_dataclass_whose_every_option_is_documented(kind: s
 
 
 @pytest.mark.parametrize("kind", registry.PLUGIN_KINDS)
-def test_listing_plugins_imports_nothing_heavy(kind: str) -> None:
+def test_listing_plugins_imports_nothing_heavy(kind):
     # a view is loaded where something is shown, and computes
     statistics = set() if kind == "views" else {"scipy", "numpy"}
     heavy = {"torch", "deepspeed", "transformers", "sklearn", "pydantic", *statistics}
@@ -62,7 +60,7 @@ print(json.dumps(imported))
 
 
 @pytest.mark.parametrize("kind", ["strategies", "launchers", "metrics"])
-def test_every_plugin_is_in_the_contract_that_keeps_them_apart(kind: str) -> None:
+def test_every_plugin_is_in_the_contract_that_keeps_them_apart(kind):
     declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     contracts = {each["name"]: each for each in declared["tool"]["importlinter"]["contracts"]}
     listed = contracts[f"{kind} do not import each other"]["modules"]
@@ -70,7 +68,7 @@ def test_every_plugin_is_in_the_contract_that_keeps_them_apart(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["strategies", "metrics"])
-def test_what_is_imported_early_exists(kind: str) -> None:
+def test_what_is_imported_early_exists(kind):
     """A fork server passes over what can't be imported, so that one strategy doesn't end all others."""
     early = [module for plugin in registry.built_in_plugins(kind).values() for module in plugin.early_imports]
     assert len(early) > 2
@@ -80,7 +78,7 @@ def test_what_is_imported_early_exists(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.plugin_names("strategies"))
-def test_a_strategy_says_what_it_is_and_why_it_can_not_run(name: str) -> None:
+def test_a_strategy_says_what_it_is_and_why_it_can_not_run(name):
     strategy = registry.create_plugin("strategies", PluginChoice(name))
     assert strategy.label
     assert strategy.engine_class
@@ -90,14 +88,14 @@ def test_a_strategy_says_what_it_is_and_why_it_can_not_run(name: str) -> None:
         assert problem is None or problem.strip()
 
 
-def test_ddp_reduces_in_bf16_on_gpus_only_and_says_so_before_launch() -> None:
+def test_ddp_reduces_in_bf16_on_gpus_only_and_says_so_before_launch():
     strategy = registry.create_plugin("strategies", PluginChoice("ddp"))
     assert "needs CUDA" in strategy.problem(case(precision=PrecisionConfig(reduce="bf16")), LAPTOP)
     whole = PrecisionConfig(compute="bf16", reduce="bf16", master="bf16", optimizer_state="bf16")
     assert strategy.problem(case(precision=whole), LAPTOP) is None, "without a hook it can"
 
 
-def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition() -> None:
+def test_a_column_has_one_metric_a_unit_a_direction_and_a_definition():
     columns = [
         c for name in registry.plugin_names("metrics") for c in registry.load_plugin("metrics", name).columns
     ]
@@ -118,7 +116,7 @@ HOSTS = {
 
 # slurm shows it inside an allocation: test_slurm
 @pytest.mark.parametrize("name", [name for name in registry.plugin_names("launchers") if name != "slurm"])
-def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name: str, tmp_path: Path) -> None:
+def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name, tmp_path):
     launch = LaunchSpec("rank", tmp_path / "trial.json", processes=2)
     commands = registry.create_plugin("launchers", PluginChoice(name, HOSTS.get(name, {}))).commands(launch)
     assert bool(commands) == (name != "pretend")
@@ -134,12 +132,12 @@ def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name: str, tmp_
         ({"stage": 3, "offload_parameters": "nvme"}, "libaio"),
     ],
 )
-def test_what_deepspeed_can_not_do_is_said_before_launch(options: dict[str, object], told: str) -> None:
+def test_what_deepspeed_can_not_do_is_said_before_launch(options, told):
     zero = registry.create_plugin("strategies", PluginChoice("zero", options))
     assert told in zero.problem(case("zero"), LAPTOP)
 
 
-def test_a_table_of_a_metric_says_what_each_of_its_columns_is() -> None:
+def test_a_table_of_a_metric_says_what_each_of_its_columns_is():
     tables = [
         table
         for name in registry.plugin_names("metrics")

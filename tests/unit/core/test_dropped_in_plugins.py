@@ -1,17 +1,11 @@
 """Plug-ins that are dropped in: how they are listed and planned."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.planned_suites import planned
-from support.runs import Done
-
-Command = Callable[..., Done]
 
 
 @pytest.mark.parametrize(
@@ -24,15 +18,13 @@ Command = Callable[..., Done]
         ("launchers", "echo"),
     ],
 )
-def test_a_dropped_in_file_is_listed_with_its_docs(distbench: Command, kind: str, name: str) -> None:
+def test_a_dropped_in_file_is_listed_with_its_docs(distbench, kind, name):
     listed = json.loads(distbench("list", kind, "--json").stdout)
     (found,) = [plugin for plugin in listed[kind] if plugin["name"] == name]
     assert found["summary"]
 
 
-def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_ones_own_that_does_not_say_it_is_told_what_to_add(tmp_path, monkeypatch):
     here = Path(__file__).parents[2]
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(here / "plugins"))
     monkeypatch.syspath_prepend(str(here / "models"))

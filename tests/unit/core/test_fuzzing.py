@@ -1,12 +1,8 @@
 """Random input: what is read ends in a value or in an error of its own kind, and in nothing else."""
 
-from __future__ import annotations
-
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as drawn
@@ -73,7 +69,7 @@ EDITS = drawn.lists(
 @given(EDITS)
 @example([(0, len(SUITE), "")])
 @example([(0, len(SUITE), "[" * 3000)])
-def test_a_suite_is_planned_or_its_mistakes_are_told(edits: list[tuple[int, int, str]]) -> None:
+def test_a_suite_is_planned_or_its_mistakes_are_told(edits):
     text = SUITE
     for place, cut, new in edits:
         text = text[:place] + new + text[place + cut :]
@@ -86,7 +82,6 @@ def test_a_suite_is_planned_or_its_mistakes_are_told(edits: list[tuple[int, int,
         assert all(item.problem is None or item.problem for item in made.cases)
 
 
-KEYS = ["word", "pair", "maybe", "many", "bounded", "name", "options", "x"]
 JSON = drawn.recursive(
     drawn.one_of(drawn.none(), drawn.booleans(), drawn.integers(), drawn.floats(), drawn.text(max_size=8)),
     lambda inner: drawn.one_of(
@@ -103,7 +98,7 @@ JSON = drawn.recursive(
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(JSON)
-def test_what_is_decoded_is_of_its_types_or_an_error_with_its_place(plain: Any) -> None:
+def test_what_is_decoded_is_of_its_types_or_an_error_with_its_place(plain):
     try:
         part = decode(Part, plain, "here")
     except RecordError as error:
@@ -119,7 +114,7 @@ def test_what_is_decoded_is_of_its_types_or_an_error_with_its_place(plain: Any) 
 @given(drawn.binary(max_size=64))
 @example(b"[" * 100_000)
 @example(b"9" * 5000)
-def test_what_is_no_json_is_an_error_that_names_its_source(data: bytes) -> None:
+def test_what_is_no_json_is_an_error_that_names_its_source(data):
     try:
         value = parse_json(data, "here")
     except RecordError as error:
@@ -128,7 +123,7 @@ def test_what_is_no_json_is_an_error_that_names_its_source(data: bytes) -> None:
         assert json.loads(data) == value or value != value
 
 
-def test_random_frames_end_a_connection_and_nothing_else() -> None:
+def test_random_frames_end_a_connection_and_nothing_else():
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(drawn.lists(drawn.binary(min_size=1, max_size=80), min_size=1, max_size=3))
     def fuzzed(chunks: list[bytes]) -> None:
@@ -153,7 +148,7 @@ def test_random_frames_end_a_connection_and_nothing_else() -> None:
     fuzzed()
 
 
-def test_a_suite_of_bytes_that_are_no_text_is_a_mistake(tmp_path: Path) -> None:
+def test_a_suite_of_bytes_that_are_no_text_is_a_mistake(tmp_path):
     from distbench.suite import load_suite
 
     file = tmp_path / "suite.yaml"

@@ -1,17 +1,13 @@
 """What a version adds leaves the cases, the ids and the records of the versions before it as they were."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distbench.cli import main
-from distbench.core.case import Batch, Case, CaseField, OptimizerConfig, PluginChoice
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice
 from distbench.core.errors import RecordError
 from distbench.core.serialization import decode
 from distbench.record import Record
@@ -39,11 +35,9 @@ class Growing(Strategy):
 """
 NEW = 'new: int = field(default=1, metadata={"since": 4})'
 
-Planned = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def planned(tmp_path, monkeypatch, capsys):
     """Plan of one strategy of a plug-in whose dataclass has another field, where one is given."""
 
     def make(strategy: str, field_: str = "") -> dict[str, Any]:
@@ -63,7 +57,7 @@ def ids(plan: dict[str, Any]) -> list[str]:
     return [case["case_id"] for case in plan["cases"]]
 
 
-def test_a_newer_option_changes_no_id_until_it_is_set(planned: Planned) -> None:
+def test_a_newer_option_changes_no_id_until_it_is_set(planned):
     before = planned("growing")
     for strategy in ("growing", "{growing: {new: 1}}"):
         after = planned(strategy, NEW)
@@ -71,11 +65,11 @@ def test_a_newer_option_changes_no_id_until_it_is_set(planned: Planned) -> None:
     assert ids(planned("{growing: {new: 2}}", NEW)) != ids(before)
 
 
-def test_an_option_that_is_not_marked_as_newer_changes_the_id(planned: Planned) -> None:
+def test_an_option_that_is_not_marked_as_newer_changes_the_id(planned):
     assert ids(planned("growing")) != ids(planned("growing", "new: int = 1"))
 
 
-def test_cases_that_differ_in_a_newer_option_have_names_of_their_own(planned: Planned) -> None:
+def test_cases_that_differ_in_a_newer_option_have_names_of_their_own(planned):
     cases = planned("{growing: {new: [1, 2]}}", NEW)["cases"]
     assert len({each["case"] for each in cases}) == len({each["case_id"] for each in cases}) == 2
 
@@ -86,26 +80,26 @@ class Mesh:
 
 
 @dataclass(frozen=True)
-class GrownCase(Case):
+class CaseWithNewField(Case):
     """A case as a later version might have it."""
 
     mesh: Mesh = field(default=Mesh(), metadata={"since": 4})
 
 
-def grown(**changes: Any) -> GrownCase:
+def case_with_new_field(**changes: Any) -> CaseWithNewField:
     old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
-    return GrownCase(**{**vars(old), **changes})
+    return CaseWithNewField(**{**vars(old), **changes})
 
 
-def test_a_newer_field_changes_no_id_until_it_is_set() -> None:
+def test_a_newer_field_changes_no_id_until_it_is_set():
     old = case("ddp", strategy=PluginChoice("ddp", {"bucket_mb": 25}))
-    assert old.id == grown().id != grown(mesh=Mesh(2)).id
-    assert decode(GrownCase, old.to_json(), "old") == grown()
-    assert decode(Case, grown(mesh=Mesh(2)).to_json(), "new") == old
+    assert old.id == case_with_new_field().id != case_with_new_field(mesh=Mesh(2)).id
+    assert decode(CaseWithNewField, old.to_json(), "old") == case_with_new_field()
+    assert decode(Case, case_with_new_field(mesh=Mesh(2)).to_json(), "new") == old
 
 
-def test_a_newer_field_is_part_of_the_work() -> None:
-    assert grown().work_key() != grown(mesh=Mesh(2)).work_key()
+def test_a_newer_field_is_part_of_the_work():
+    assert case_with_new_field().work_key() != case_with_new_field(mesh=Mesh(2)).work_key()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +112,7 @@ def test_a_newer_field_is_part_of_the_work() -> None:
         ("threads", {"threads": 4}),
     ],
 )
-def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but: CaseField, changes: dict[str, Any]) -> None:
+def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but, changes):
     one, other = case("ddp", name="one"), case("ddp", **changes)
     assert one.work_key((but,)) == other.work_key((but,))
     assert one.work_key() != other.work_key() != one.work_key(("seed",))
@@ -135,7 +129,7 @@ def test_work_is_the_same_but_for_the_axes_that_are_relaxed(but: CaseField, chan
         ({"word": "b", "bounded": None}, Part("b", bounded=None)),
     ],
 )
-def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None:
+def test_what_was_written_is_read(plain, instance):
     assert decode(Part, plain, "here") == instance
 
 
@@ -154,13 +148,13 @@ def test_what_was_written_is_read(plain: dict[str, Any], instance: Part) -> None
         ({"word": "a", "many": [{"options": {}}]}, "here: many.0: name"),
     ],
 )
-def test_what_can_not_be_read_names_file_key_and_value(plain: Any, place: str) -> None:
+def test_what_can_not_be_read_names_file_key_and_value(plain, place):
     with pytest.raises(RecordError) as caught:
         decode(Part, plain, "here")
     assert str(caught.value).startswith(place)
 
 
-def test_a_record_with_a_key_of_a_later_version_is_read() -> None:
+def test_a_record_with_a_key_of_a_later_version_is_read():
     record = measured(case())
     plain = json.loads(json.dumps(record.to_json({})))
     plain["case"]["mesh"] = {"tensor": 1}

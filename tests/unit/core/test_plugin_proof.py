@@ -4,8 +4,6 @@
 the kind of job ``probe``. Most of it is tried on stored records, and on a launcher that starts nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -24,23 +22,24 @@ from distbench.record.run_folder import Run
 from support.records import COLUMNS, case, measured
 from support.run_histories import stored
 from support.runs import PLUGINS, QUICK, call, run_in
+from support.suites import SuiteText, write_suite
 
-PRETENDED = """
+PRETENDED = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 measure: {warmup: 1, steps: 2, trials: 1}
 metrics: [steptime, throughput]
 world_sizes: [2]
 strategies: [pretended]
-"""
-PROBED = """
+""")
+PROBED = SuiteText("""
 launcher: {rack: {values: {probed_steps: TAKEN}}}
 probe: {steps: 3}
 gate: {probe: required, tokens_per_s: false, efficiency: false, peak_memory: false, comm_bytes: false}
-"""
+""")
 DDP, ECHOED = case("ddp"), case("echoed")
 STATES = {"parameters": 1000, "gradients": 1000, "optimizer_state": 2000}
-LEFT_OVER = {"buffers": 0, "activations": 0, "other": 0, "host": 0, "allocated": 5000, "peak": 5000}
+NOT_COVERED = {"buffers": 0, "activations": 0, "other": 0, "host": 0, "allocated": 5000, "peak": 5000}
 
 
 def loaded(kind: str, name: str, **options: Any) -> Any:
@@ -55,7 +54,7 @@ def tables(calls: int, master: int) -> dict[str, list[dict[str, Any]]]:
     group = {"group": "0,1", "group_size": 2, "dtype": "fp32"}
     size = {"bytes": 100_000.0, "wire_bytes": 100_000.0}
     moved = {"rank": 0, "step": 0, "op": "all_reduce", "ran": "all_reduce", **group, **size, **seconds}
-    kept = {**STATES, **LEFT_OVER, "master": master, "states": 4000 + master}
+    kept = {**STATES, **NOT_COVERED, "master": master, "states": 4000 + master}
     return {
         "collectives": [{**moved, "place": place} for place in range(calls)],
         "collectives_theory": [{"rank": 0, "op": "all_reduce", "bytes": 100_000.0}],
@@ -90,24 +89,24 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory) -> Run:
     """A run with records of the strategy and of the metric."""
     return stored(tmp_path_factory.mktemp("proof") / "run", 1, *records())
 
 
-def shown(run: Run, view: str) -> dict[str, Any]:
+def view_text(run: Run, view: str) -> dict[str, Any]:
     done = call("show", str(run.folder), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
 
-def asked(run: Run, sql: str) -> list[dict[str, Any]]:
+def query_rows(run: Run, sql: str) -> list[dict[str, Any]]:
     done = call("query", sql, str(run.folder), "--json")
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
 
-def chapters(folder: Path) -> set[str]:
+def page_sections(folder: Path) -> set[str]:
     """Anchors of the page of a run."""
     done = call("report", str(folder))
     assert done.returncode == 0, done.stderr
@@ -117,20 +116,20 @@ def chapters(folder: Path) -> set[str]:
 # a strategy
 
 
-def test_a_strategy_describes_its_own_settings(run: Run) -> None:
+def test_a_strategy_describes_its_own_settings(run):
     assert RunAnalysis.read(run).parity.findings == {}
     silent = [dataclasses.replace(each, described_strategy=None) for each in run.records()]
     findings = RunAnalysis(run.info(), silent).parity.findings
     assert {(each.key, each.kind) for each in findings[ECHOED.id]} == {("echoes", "unknown")}
 
 
-def test_a_strategy_is_picked_by_its_own_simplicity(run: Run) -> None:
+def test_a_strategy_is_picked_by_its_own_simplicity(run):
     done = call("pick", str(run.folder), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pick"]["case"] == "echoed"
 
 
-def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run: Run) -> None:
+def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run):
     (moved,) = [note for note in notes(run, "communication") if "the echo" in note]
     assert "100 kB" in moved or "97.7 KiB" in moved
     assert "echoes = 1" in moved
@@ -139,11 +138,11 @@ def test_a_strategy_explains_what_it_moves_and_keeps_beyond_theory(run: Run) -> 
 
 
 def notes(run: Run, view: str) -> Sequence[str]:
-    told = shown(run, view)
+    told = view_text(run, view)
     return [str(note) for note in told["notes"]]
 
 
-def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run: Run) -> None:
+def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run):
     done = call("adopt", str(run.folder), ECHOED.name, "--as", "torch")
     assert done.returncode == 2
     assert "echoed" in done.stderr and "plug-in" in done.stderr
@@ -152,9 +151,8 @@ def test_no_format_of_adopt_guesses_what_a_strategy_of_a_plugin_does(run: Run) -
 # a launcher
 
 
-def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
+def test_a_launcher_is_planned_for_its_own_machine(tmp_path):
+    suite = write_suite(tmp_path, PRETENDED.replace("[2]", "auto") + "launcher: rack\n")
     planned = json.loads(call("plan", str(suite), "--json").stdout)
     assert [each["world_size"] for each in planned["cases"]] == [1, 2, 4]
     assert "rack node1 " in call("plan", str(suite), "--commands").stdout
@@ -165,12 +163,12 @@ def test_a_launcher_is_planned_for_its_own_machine(tmp_path: Path) -> None:
 # a metric
 
 
-def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
-    told = shown(run, "beats")
+def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run):
+    told = view_text(run, "beats")
     assert told["caption"] == "One row a step and rank."
     assert {each["name"]: each["unit"] for each in told["columns"]}["volts"] == "V"
     assert len(told["rows"]) == 12
-    assert asked(run, "select max(volts) as volts, max(pulse_beats) as beats from beats, trials") == [
+    assert query_rows(run, "select max(volts) as volts, max(pulse_beats) as beats from beats, trials") == [
         {"volts": 2.0, "beats": 4.0}
     ]
     documented = json.loads(call("query", "--tables", str(run.folder), "--json").stdout)
@@ -178,12 +176,12 @@ def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run: Run) -> None:
     assert {each["name"]: each["doc"] for each in table["columns"]}["volts"] == "How strong the beat was."
 
 
-def test_a_view_is_a_chapter_and_a_table_of_sql_too(run: Run) -> None:
+def test_a_view_is_a_chapter_and_a_table_of_sql_too(run):
     expected = {"case_name": ECHOED.name, "strongest": 2.0, "pulse_beats": 4.0}
-    (row,) = shown(run, "pulse")["rows"]
+    (row,) = view_text(run, "pulse")["rows"]
     assert expected.items() <= row.items()
-    assert expected.items() <= asked(run, "from view_pulse")[0].items()
-    assert "pulse" in chapters(run.folder)
+    assert expected.items() <= query_rows(run, "from view_pulse")[0].items()
+    assert "pulse" in page_sections(run.folder)
 
 
 # a kind of job
@@ -192,9 +190,7 @@ def test_a_view_is_a_chapter_and_a_table_of_sql_too(run: Run) -> None:
 @pytest.mark.parametrize(
     ("taken", "word", "gravity", "code"), [(3, "complete", "ok", 0), (2, "short", "bad", 1)]
 )
-def test_a_kind_of_job_is_run_judged_shown_and_gated(
-    tmp_path: Path, taken: int, word: str, gravity: str, code: int
-) -> None:
+def test_a_kind_of_job_is_run_judged_shown_and_gated(tmp_path, taken, word, gravity, code):
     text = PRETENDED + PROBED.replace("TAKEN", str(taken))
     finished = run_in(tmp_path, text)
     assert finished.code == code, finished.errors
@@ -204,14 +200,14 @@ def test_a_kind_of_job_is_run_judged_shown_and_gated(
     assert ("Probe" in finished.errors) == (gravity == "bad")
     made = Run(finished.folder)
     assert [file.parts[-4] for file in finished.folder.glob("*/*/*/record.json")].count("probes") == 1
-    assert [each["probed_steps"] for each in shown(made, "probe")["rows"]] == [2 * taken]
-    assert asked(made, "select case_name, probed_steps from view_probe") == [
+    assert [each["probed_steps"] for each in view_text(made, "probe")["rows"]] == [2 * taken]
+    assert query_rows(made, "select case_name, probed_steps from view_probe") == [
         {"case_name": name, "probed_steps": 2.0 * taken}
     ]
-    assert asked(made, "select kind, probed_steps from jobs") == [
+    assert query_rows(made, "select kind, probed_steps from jobs") == [
         {"kind": "probe", "probed_steps": 2.0 * taken}
     ]
-    assert "probe" in chapters(finished.folder)
+    assert "probe" in page_sections(finished.folder)
     gated = call(
         "gate", str(tmp_path / "suite.yaml"), "--self-test", "--json", "--out", str(tmp_path / "gate")
     )
@@ -232,7 +228,7 @@ probe: {steps: 3}
 
 
 @pytest.mark.train
-def test_all_of_it_is_run_together(tmp_path: Path) -> None:
+def test_all_of_it_is_run_together(tmp_path):
     finished = run_in(tmp_path, QUICK + REAL)
     assert finished.code == 0, finished.errors
     assert {row["status"] for row in finished.cases.values()} == {"measured"}
@@ -241,7 +237,7 @@ def test_all_of_it_is_run_together(tmp_path: Path) -> None:
     run = Run(finished.folder)
     assert any("the echo" in note for note in notes(run, "communication"))
     assert any("the echo" in note for note in notes(run, "memory"))
-    assert [row["pulse_beats"] for row in shown(run, "pulse")["rows"]] == [6.0, 6.0]
-    assert shown(run, "probe_curve")["caption"] == "One row a step and rank of a probe."
-    assert asked(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
-    assert {"pulse", "probe"} <= chapters(finished.folder)
+    assert [row["pulse_beats"] for row in view_text(run, "pulse")["rows"]] == [6.0, 6.0]
+    assert view_text(run, "probe_curve")["caption"] == "One row a step and rank of a probe."
+    assert query_rows(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
+    assert {"pulse", "probe"} <= page_sections(finished.folder)

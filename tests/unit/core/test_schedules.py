@@ -1,11 +1,8 @@
 """Learning-rate schedules: what each is, where it turns, and that every engine follows it."""
 
-from __future__ import annotations
-
 import ast
 import math
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.suite import load_suite
 from support.records import case
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
 
 SCHEDULES = {
     "constant": OptimizerConfig(),
@@ -41,12 +39,12 @@ SCHEDULES = {
         ("inverse_sqrt", {0: 0.25, 3: 1, 15: 0.5, 63: 0.25}),
     ],
 )
-def test_the_rate_of_each_update(name: str, expected: dict[int, float]) -> None:
+def test_the_rate_of_each_update(name, expected):
     found = {update: lr_schedule.lr_factor(SCHEDULES[name], update) for update in expected}
     assert found == pytest.approx(expected, abs=1e-15)
 
 
-def test_the_corners_are_where_another_law_begins() -> None:
+def test_the_corners_are_where_another_law_begins():
     assert {name: lr_schedule.breakpoints(spec) for name, spec in SCHEDULES.items()} == {
         "constant": [],
         "warm-up": [4],
@@ -58,7 +56,7 @@ def test_the_corners_are_where_another_law_begins() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
+def test_what_is_written_for_a_script_is_the_same_function(name):
     spec = SCHEDULES[name]
     script = export_case("torch", case("ddp", optimizer=spec), {}).files["adopted_torch.py"]
     functions = [n for n in ast.parse(script).body if isinstance(n, ast.FunctionDef) and n.name == "rate"]
@@ -71,19 +69,19 @@ def test_what_is_written_for_a_script_is_the_same_function(name: str) -> None:
     )
 
 
-def test_a_schedule_makes_another_case_and_none_keeps_its_id() -> None:
+def test_a_schedule_makes_another_case_and_none_keeps_its_id():
     ids = {name: case("ddp", optimizer=spec).id for name, spec in SCHEDULES.items()}
     assert ids["constant"] == case("ddp").id
     assert len(set(ids.values())) == len(ids)
 
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {user: {model: "small:Small", length: 32}}
 data: text
 batch: {global_batch_size: 8, micro_batch_size: 2}
 strategies: [ddp]
 world_sizes: [2]
-"""
+""")
 
 
 @pytest.mark.parametrize(
@@ -95,21 +93,14 @@ world_sizes: [2]
             "decay_steps",
             "missing: the number of updates over which wsd falls",
         ),
-        (
-            "{total_steps: 9}",
-            "total_steps",
-            "constant never ends; only linear, cosine, wsd use it",
-        ),
+        ("{total_steps: 9}", "total_steps", "constant never ends; only linear, cosine, wsd use it"),
         ("{schedule: linear, total_steps: 9, decay_steps: 3}", "decay_steps", "only wsd uses it, not linear"),
         ("{schedule: linear, total_steps: 9, warmup_steps: 10}", "total_steps", "at least warmup_steps"),
         ("{schedule: inverse_sqrt, final_lr_fraction: 0.1}", "final_lr_fraction", "never ends"),
     ],
 )
-def test_options_that_belong_to_no_schedule_or_are_missing_are_told(
-    optimizer: str, key: str, told: str, tmp_path: Path
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{SUITE}optimizer: {optimizer}\n")
+def test_options_that_belong_to_no_schedule_or_are_missing_are_told(optimizer, key, told, tmp_path):
+    suite = write_suite(tmp_path, f"{SUITE}optimizer: {optimizer}\n")
     with pytest.raises(SuiteError) as refused:
         load_suite(suite)
     (message,) = refused.value.mistakes
@@ -123,7 +114,7 @@ def steps_of_check(of: Case, asked: int) -> set[int]:
     return {task.job.options.steps for task in tasks}  # type: ignore[attr-defined]
 
 
-def test_a_check_leads_past_every_corner_within_reach() -> None:
+def test_a_check_leads_past_every_corner_within_reach():
     assert steps_of_check(case("ddp", optimizer=SCHEDULES["wsd"]), 5) == {13}
     assert steps_of_check(case("ddp", optimizer=SCHEDULES["wsd"]), 20) == {20}
     assert steps_of_check(case("ddp"), 2) == {2}
@@ -139,7 +130,7 @@ check: {steps: 4, perturbed: 4}
 
 
 @pytest.mark.train
-def test_every_engine_follows_the_schedule(run_suite: Callable[..., Finished]) -> None:
+def test_every_engine_follows_the_schedule(run_suite):
     unchecked = SCHEDULED.partition("check:")[0]
     finished = run_suite(SUITE.replace("[ddp]", "[single, ddp, {zero: {stage: 2}}]") + unchecked)
     follow(finished, ("single", "ddp", "zero2"))
@@ -147,7 +138,7 @@ def test_every_engine_follows_the_schedule(run_suite: Callable[..., Finished]) -
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_every_engine_is_checked_past_the_corners_of_its_schedule(run_suite: Callable[..., Finished]) -> None:
+def test_every_engine_is_checked_past_the_corners_of_its_schedule(run_suite):
     strategies = "[ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}]"
     finished = run_suite(SUITE.replace("[ddp]", strategies) + SCHEDULED)
     follow(finished, ("ddp", "fsdp", "fsdp1", "zero0", "zero1", "zero2", "zero3"))
@@ -165,7 +156,7 @@ def follow(finished: Finished, labels: Iterable[str]) -> None:
 
 
 @pytest.mark.train
-def test_a_rate_that_is_wrong_after_a_corner_is_found(run_suite: Callable[..., Finished]) -> None:
+def test_a_rate_that_is_wrong_after_a_corner_is_found(run_suite):
     planted = "[off_schedule, {off_schedule: {silent: true}}]"
     finished = run_suite(SUITE.replace("[ddp]", planted) + SCHEDULED)
     rows = {row["label"]: row for row in finished.cases.values()}
@@ -178,7 +169,7 @@ def test_a_rate_that_is_wrong_after_a_corner_is_found(run_suite: Callable[..., F
 
 
 @pytest.mark.train
-def test_a_schedule_goes_on_where_a_checkpoint_left_it(run_suite: Callable[..., Finished]) -> None:
+def test_a_schedule_goes_on_where_a_checkpoint_left_it(run_suite):
     text = SUITE.replace("strategies: [ddp]", "strategies: [ddp, {zero: {stage: 2}}]")
     scheduled = SCHEDULED.partition("check:")[0].replace("trials: 1", "trials: 0")
     finished = run_suite(f"{text}{scheduled}checkpoint: {{steps_before: 2, steps_after: 3}}\n")

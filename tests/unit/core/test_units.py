@@ -1,7 +1,5 @@
 """Numbers for people."""
 
-from __future__ import annotations
-
 import math
 import re
 
@@ -26,7 +24,7 @@ from distbench.core.units import (
     ("value", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (50 * 2**20, "50.0 MiB"), (141 * 2**30, "141 GiB")],
 )
-def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) -> None:
+def test_bytes_have_a_binary_prefix_and_three_digits(value, text):
     assert format_bytes(value) == text
 
 
@@ -34,11 +32,11 @@ def test_bytes_have_a_binary_prefix_and_three_digits(value: float, text: str) ->
     ("value", "text"),
     [(0.0123, "12.3 ms"), (4.25, "4.25 s"), (59.99, "1 min 00 s"), (245, "4 min 05 s"), (7800, "2 h 10 min")],
 )
-def test_durations_are_said_as_people_say_them(value: float, text: str) -> None:
+def test_durations_are_said_as_people_say_them(value, text):
     assert format_duration(value) == text
 
 
-def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing() -> None:
+def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing():
     assert [format_number(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
 
 
@@ -60,9 +58,7 @@ def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing(
         (0.0, 2.0, "0"),
     ],
 )
-def test_a_number_with_an_interval_has_two_digits_of_half_its_width(
-    value: float, half: float, text: str
-) -> None:
+def test_a_number_with_an_interval_has_two_digits_of_half_its_width(value, half, text):
     assert format_number(value, half) == text
 
 
@@ -76,24 +72,22 @@ def test_a_number_with_an_interval_has_two_digits_of_half_its_width(
         ((1.5, 1.5, 1.5), ("1.50", "1.50", "1.50")),
     ],
 )
-def test_a_ratio_has_the_digits_that_its_interval_allows_and_no_end_that_rounds_to_1(
-    ratio: tuple[float, float, float], texts: tuple[str, str, str]
-) -> None:
+def test_a_ratio_has_the_digits_that_its_interval_allows_and_no_end_that_rounds_to_1(ratio, texts):
     assert format_ratio_interval(*ratio) == texts
 
 
 @pytest.mark.parametrize(
     ("fraction", "text"), [(0.004, "0.4%"), (0.0994, "9.9%"), (0.0996, "10%"), (0.33, "33%")]
 )
-def test_a_small_percentage_has_a_digit_more(fraction: float, text: str) -> None:
+def test_a_small_percentage_has_a_digit_more(fraction, text):
     assert format_percent(fraction) == text
 
 
-def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero() -> None:
+def test_a_value_that_is_not_known_is_a_dash_and_never_a_zero():
     assert format_value(None, "B") == "–"
 
 
-def test_a_near_name_is_proposed_and_all_are_listed() -> None:
+def test_a_near_name_is_proposed_and_all_are_listed():
     assert did_you_mean("ddpp", ["ddp", "fsdp"]) == "did you mean 'ddp'? Allowed: ddp, fsdp"
 
 
@@ -101,7 +95,7 @@ def test_a_near_name_is_proposed_and_all_are_listed() -> None:
 @example(1023.6 * 1024)
 @example(1023.999 * 2**30)
 @example(99.96 * 2**20)
-def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percent(value: float) -> None:
+def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percent(value):
     number, unit = format_bytes(value).split()
     assert re.fullmatch(r"\d{1,4}|\d{2}\.\d|\d\.\d\d", number)
     assert float(number) < 1024
@@ -116,7 +110,7 @@ def test_bytes_have_at_most_four_digits_of_a_unit_and_are_right_to_half_a_percen
 @example(60.5)
 @example(3599.6)
 @example(3659.0)
-def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(seconds: float) -> None:
+def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(seconds):
     text = format_duration(seconds)
     assert "e+" not in text and not text.startswith(("1000 ms", "60 s", "60 min"))
     units = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
@@ -129,10 +123,10 @@ def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(sec
 @pytest.mark.parametrize(
     ("bits", "text"), [(198e6, "198 Mbit/s"), (999.6e6, "1 Gbit/s"), (999.4e6, "999 Mbit/s")]
 )
-def test_the_speed_of_a_link_is_in_no_unit_too_small(bits: float, text: str) -> None:
+def test_the_speed_of_a_link_is_in_no_unit_too_small(bits, text):
     assert format_bitrate(bits) == text
 
 
-def test_plurals_are_those_of_english() -> None:
+def test_plurals_are_those_of_english():
     assert [format_count(n, "other process") for n in (1, 2)] == ["1 other process", "2 other processes"]
     assert [format_count(n, "device") for n in (0, 1, 1200)] == ["0 devices", "1 device", "1,200 devices"]

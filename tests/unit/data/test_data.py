@@ -1,7 +1,5 @@
 """Data sources: the same rows for every share-out, and one clear message when they don't fit."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -51,7 +49,7 @@ def write_ids(file: Path, ids: Any, dtype: str = "uint16") -> str:
 
 
 @pytest.fixture(params=SOURCES)
-def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
+def source_in_test(request, tmp_path) -> DataSource:
     options = {"tokens": {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)}}
     return source(request.param, **options.get(request.param, {}))
 
@@ -65,27 +63,27 @@ def any_source(request: pytest.FixtureRequest, tmp_path: Path) -> DataSource:
         for kind in kinds
     ]
 )
-def any_rows(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[DataSource, DataShape]:
+def any_rows(request, tmp_path) -> tuple[DataSource, DataShape]:
     name, kind = request.param
     options = {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)} if name == "tokens" else {}
     return source(name, **options), SHAPES[kind]
 
 
-def opened(one: DataSource, seed: int = 7, batch_size: int = 6) -> tuple[DataShape, BatchFunction]:
+def open_source(one: DataSource, seed: int = 7, batch_size: int = 6) -> tuple[DataShape, BatchFunction]:
     shape = FEATURES if type(one).__name__ == "Digits" else TOKENS
     assert one.problem(shape) is None
     return shape, one.open(shape, seed, batch_size)
 
 
-def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
+def assert_same_rows(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
     return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_every_source_has_its_kinds_in_these_tests() -> None:
+def test_every_source_has_its_kinds_in_these_tests():
     assert sorted(KINDS) == registry.plugin_names("data")
 
 
-def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[DataSource, DataShape]) -> None:
+def test_rows_have_the_form_that_the_shape_promises(any_rows):
     one, shape = any_rows
     assert one.problem(shape) is None
     rows = one.open(shape, 7, 6)(0, range(6))
@@ -111,15 +109,15 @@ def test_rows_have_the_form_that_the_shape_promises(any_rows: tuple[DataSource, 
     assert all(array.flags["C_CONTIGUOUS"] for array in rows.values())
 
 
-def test_labels_are_the_tokens_that_follow(any_source: DataSource) -> None:
-    shape, batches = opened(any_source)
+def test_labels_are_the_tokens_that_follow(source_in_test):
+    shape, batches = open_source(source_in_test)
     if shape.kind == "tokens":
         rows = batches(0, range(6))
         assert np.array_equal(rows["input_ids"][:, 1:], rows["labels"][:, :-1])
 
 
 @pytest.mark.parametrize("name", ["text", "synthetic"])
-def test_a_target_goes_on_where_its_source_ends(name: str) -> None:
+def test_a_target_goes_on_where_its_source_ends(name):
     rows = source(name).open(PAIRS, 7, 6)(0, range(6))
     # the window of the same seed and step, in one piece
     whole = source(name).open(DataShape("tokens", 20, 256), 7, 6)(0, range(6))
@@ -131,7 +129,7 @@ def test_a_target_goes_on_where_its_source_ends(name: str) -> None:
 
 
 @pytest.mark.parametrize("mask", [None, 3])
-def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask: int | None) -> None:
+def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask):
     shape = DataShape("masked_tokens", 40, 257, mask=mask)
     rows = source("text").open(shape, 7, 6)(0, range(6))
     is_masked = rows["labels"] != IGNORE_INDEX
@@ -144,14 +142,14 @@ def test_as_many_tokens_are_masked_in_each_row_and_the_others_are_seen(mask: int
     assert not np.array_equal(is_masked, later)
 
 
-def test_a_vocabulary_without_an_id_for_the_mask_is_refused() -> None:
+def test_a_vocabulary_without_an_id_for_the_mask_is_refused():
     problem = str(source("text").problem(DataShape("masked_tokens", 16, 256)))
     assert "a vocabulary of 256, and one id more for the mask; set vocab_size (classes), now 256" in problem
     assert source("text").problem(DataShape("masked_tokens", 16, 256, mask=255)) is None
 
 
 @pytest.mark.train
-def test_images_of_digits_are_the_digits_enlarged() -> None:
+def test_images_of_digits_are_the_digits_enlarged():
     plain = source("digits").open(FEATURES, 1, 6)(0, range(6))
     images = source("digits").open(DataShape("images", 16, 10, channels=2), 1, 6)(0, range(6))
     assert np.array_equal(images["labels"], plain["labels"])
@@ -160,7 +158,7 @@ def test_images_of_digits_are_the_digits_enlarged() -> None:
 
 
 @pytest.mark.parametrize("shape", [FEATURES, IMAGES])
-def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: DataShape) -> None:
+def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape):
     batches = source("synthetic").open(shape, 7, 400)
     seen, fresh = (batches(step, range(400)) for step in (0, 1))
     values, other = (rows[shape.inputs[0]].reshape(400, -1) for rows in (seen, fresh))
@@ -170,34 +168,32 @@ def test_classes_of_synthetic_rows_are_patterns_that_can_be_told_apart(shape: Da
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
-def test_the_shares_of_all_ranks_make_the_whole_batch(
-    any_rows: tuple[DataSource, DataShape], ranks: int
-) -> None:
+def test_the_shares_of_all_ranks_make_the_whole_batch(any_rows, ranks):
     one, shape = any_rows
     batches, share = one.open(shape, 7, 6), 6 // ranks
     parts = [batches(3, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    assert same(joined, batches(3, range(6)))
+    assert assert_same_rows(joined, batches(3, range(6)))
 
 
-def test_a_step_gives_the_same_rows_whatever_was_asked_before(any_source: DataSource) -> None:
-    _, batches = opened(any_source)
+def test_a_step_gives_the_same_rows_whatever_was_asked_before(source_in_test):
+    _, batches = open_source(source_in_test)
     for step in range(3):
         batches(step, range(6))
-    _, fresh = opened(any_source)
-    assert same(batches(1, range(6)), fresh(1, range(6)))
+    _, fresh = open_source(source_in_test)
+    assert assert_same_rows(batches(1, range(6)), fresh(1, range(6)))
 
 
-def test_other_steps_and_other_seeds_give_other_rows(any_source: DataSource) -> None:
-    _, batches = opened(any_source)
-    _, other_seed = opened(any_source, seed=8)
+def test_other_steps_and_other_seeds_give_other_rows(source_in_test):
+    _, batches = open_source(source_in_test)
+    _, other_seed = open_source(source_in_test, seed=8)
     first = batches(0, range(6))
-    assert not same(first, batches(1, range(6)))
-    assert not same(first, other_seed(0, range(6)))
+    assert not assert_same_rows(first, batches(1, range(6)))
+    assert not assert_same_rows(first, other_seed(0, range(6)))
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_workload_that_wants_another_kind_is_told_which_sources_fit(name: str, tmp_path: Path) -> None:
+def test_a_workload_that_wants_another_kind_is_told_which_sources_fit(name, tmp_path):
     options = {"path": write_ids(tmp_path / "ids.bin", np.arange(5000) % 256)} if name == "tokens" else {}
     for kind, shape in SHAPES.items():
         problem = source(name, **options).problem(shape)
@@ -209,16 +205,16 @@ def test_a_workload_that_wants_another_kind_is_told_which_sources_fit(name: str,
             }
 
 
-def test_text_is_the_documentation_that_python_carries() -> None:
+def test_text_is_the_documentation_that_python_carries():
     from pydoc_data.topics import topics
 
     everything = "\n".join(topics[name] for name in sorted(topics)).encode()
-    _, batches = opened(source("text"))
+    _, batches = open_source(source("text"))
     for row in batches(0, range(6))["input_ids"]:
         assert bytes(row.astype(np.uint8)) in everything
 
 
-def test_text_takes_a_file_of_ones_own_to_its_last_byte(tmp_path: Path) -> None:
+def test_text_takes_a_file_of_ones_own_to_its_last_byte(tmp_path):
     file = tmp_path / "own.txt"
     file.write_bytes(bytes(range(18)))
     batches = source("text", path=str(file)).open(TOKENS, 0, 50)
@@ -227,7 +223,7 @@ def test_text_takes_a_file_of_ones_own_to_its_last_byte(tmp_path: Path) -> None:
     assert rows["labels"].max() == 17
 
 
-def test_the_ids_of_a_file_reach_the_batch_unchanged(tmp_path: Path) -> None:
+def test_the_ids_of_a_file_reach_the_batch_unchanged(tmp_path):
     path = write_ids(tmp_path / "ids.bin", [70000, 5, 9], "uint32")
     batches = source("tokens", path=path, dtype="uint32").open(DataShape("tokens", 2, 70001), 0, 1)
     rows = batches(0, range(1))
@@ -236,7 +232,7 @@ def test_the_ids_of_a_file_reach_the_batch_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_digits_are_those_of_scikit_learn_each_once_an_epoch() -> None:
+def test_digits_are_those_of_scikit_learn_each_once_an_epoch():
     from sklearn.datasets import load_digits
 
     features, labels = load_digits(return_X_y=True)
@@ -244,11 +240,11 @@ def test_digits_are_those_of_scikit_learn_each_once_an_epoch() -> None:
     epoch, later = batches(0, range(len(labels))), batches(1, range(len(labels)))
     assert rows_of(epoch) == sorted(zip(map(tuple, (features / 16).tolist()), labels.tolist(), strict=True))
     assert rows_of(later) == rows_of(epoch)
-    assert not same(later, epoch)
+    assert not assert_same_rows(later, epoch)
 
 
 @pytest.mark.train
-def test_a_batch_of_digits_may_run_over_the_end_of_an_epoch() -> None:
+def test_a_batch_of_digits_may_run_over_the_end_of_an_epoch():
     per_epoch = 1797
     batches = source("digits").open(FEATURES, 1, 2 * per_epoch)
     whole = batches(0, range(2 * per_epoch))
@@ -268,14 +264,14 @@ def markov_pairs(states: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield rows["input_ids"].ravel(), rows["labels"].ravel()
 
 
-def test_the_true_model_of_the_source_has_its_entropy_rate_as_loss() -> None:
+def test_the_true_model_of_the_source_has_its_entropy_rate_as_loss():
     synthetic = registry.load_plugin("data", "synthetic")(states=8)
     transitions = synthetic.transitions(256)
     losses = [-np.log(transitions[inputs, labels]).mean() for inputs, labels in markov_pairs(8)]
     assert np.mean(losses) == pytest.approx(synthetic.entropy_rate(256), rel=0.01)
 
 
-def test_no_bigram_model_falls_below_the_entropy_rate_by_more_than_chance() -> None:
+def test_no_bigram_model_falls_below_the_entropy_rate_by_more_than_chance():
     counts = np.zeros((8, 8))
     for inputs, labels in markov_pairs(8):
         np.add.at(counts, (inputs, labels), 1)
@@ -288,20 +284,18 @@ def test_no_bigram_model_falls_below_the_entropy_rate_by_more_than_chance() -> N
 
 
 @pytest.mark.parametrize("concentration", [0.001, 0.1, 1000])
-def test_the_rows_of_the_source_are_probabilities_and_its_entropy_lies_between_the_bounds(
-    concentration: float,
-) -> None:
+def test_the_rows_of_the_source_are_probabilities_and_its_entropy_lies_between_the_bounds(concentration):
     synthetic = registry.load_plugin("data", "synthetic")(states=16, concentration=concentration)
     assert synthetic.transitions(256).sum(axis=1) == pytest.approx(np.ones(16))
     assert 0 < synthetic.entropy_rate(256) <= math.log(16)
 
 
-def test_a_source_of_many_equal_successors_is_as_uncertain_as_can_be() -> None:
+def test_a_source_of_many_equal_successors_is_as_uncertain_as_can_be():
     synthetic = registry.load_plugin("data", "synthetic")(states=4, concentration=1000)
     assert synthetic.entropy_rate(256) == pytest.approx(math.log(4), rel=0.01)
 
 
-def test_a_large_vocabulary_leaves_the_source_at_its_most_states() -> None:
+def test_a_large_vocabulary_leaves_the_source_at_its_most_states():
     synthetic = registry.load_plugin("data", "synthetic")()
     shape = DataShape("tokens", 16, 128256)
     assert synthetic.problem(shape) is None
@@ -318,12 +312,12 @@ def test_a_large_vocabulary_leaves_the_source_at_its_most_states() -> None:
         {"source_seed": -1},
     ],
 )
-def test_an_impossible_synthetic_source_names_the_option(options: dict[str, Any]) -> None:
+def test_an_impossible_synthetic_source_names_the_option(options):
     _, findings = check_section(registry.load_plugin("data", "synthetic"), options, ())
     assert [finding.path for finding in findings] == [tuple(options)]
 
 
-def test_a_synthetic_source_has_no_more_tokens_than_the_vocabulary() -> None:
+def test_a_synthetic_source_has_no_more_tokens_than_the_vocabulary():
     assert "states = 300" in str(source("synthetic", states=300).problem(TOKENS))
 
 
@@ -336,9 +330,7 @@ def test_a_synthetic_source_has_no_more_tokens_than_the_vocabulary() -> None:
         (b"x" * 99, DataShape("tokens", 16, 128), "vocabulary of 256; set vocab_size (classes), now 128"),
     ],
 )
-def test_a_text_that_cannot_feed_the_workload_says_so(
-    tmp_path: Path, content: bytes | None, shape: DataShape, told: str
-) -> None:
+def test_a_text_that_cannot_feed_the_workload_says_so(tmp_path, content, shape, told):
     file = tmp_path / "own.txt"
     if content is not None:
         file.write_bytes(content)
@@ -347,11 +339,11 @@ def test_a_text_that_cannot_feed_the_workload_says_so(
     assert str(file) in problem
 
 
-def test_a_folder_is_no_text(tmp_path: Path) -> None:
+def test_a_folder_is_no_text(tmp_path):
     assert "not a file" in str(source("text", path=str(tmp_path)).problem(TOKENS))
 
 
-def test_the_own_text_needs_a_vocabulary_of_all_bytes() -> None:
+def test_the_own_text_needs_a_vocabulary_of_all_bytes():
     assert "vocab_size (classes), now 128" in str(source("text").problem(DataShape("tokens", 16, 128)))
 
 
@@ -370,15 +362,13 @@ def test_the_own_text_needs_a_vocabulary_of_all_bytes() -> None:
         (np.full(99, -4, dtype="<i4").tobytes(), "int32", "negative id, -4"),
     ],
 )
-def test_a_file_of_ids_that_cannot_feed_the_workload_says_so(
-    tmp_path: Path, content: bytes, dtype: str, told: str
-) -> None:
+def test_a_file_of_ids_that_cannot_feed_the_workload_says_so(tmp_path, content, dtype, told):
     file = tmp_path / "ids.bin"
     file.write_bytes(content)
     assert told in str(source("tokens", path=str(file), dtype=dtype).problem(TOKENS))
 
 
-def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path):
     file = tmp_path / "ids.bin"
     tokens = source("tokens", path=write_ids(file, np.full(99, 5)))
     assert tokens.problem(TOKENS) is None
@@ -386,7 +376,7 @@ def test_a_file_of_ids_that_has_changed_is_read_again(tmp_path: Path) -> None:
     assert "500" in str(tokens.problem(TOKENS))
 
 
-def test_a_file_of_ids_is_read_by_one_command_for_those_that_follow(tmp_path: Path) -> None:
+def test_a_file_of_ids_is_read_by_one_command_for_those_that_follow(tmp_path):
     file, cache = tmp_path / "ids.bin", tmp_path / "cache"
     path = write_ids(file, np.full(99, 5))
     code = f"""
@@ -421,17 +411,17 @@ print(Tokens(path={path!r}).problem(DataShape("tokens", 16, 256)))
         (DataShape("images", 7, 10, channels=1), "image_size = 7"),
     ],
 )
-def test_digits_say_which_shape_they_have(shape: DataShape, told: str) -> None:
+def test_digits_say_which_shape_they_have(shape, told):
     assert told in str(source("digits").problem(shape))
 
 
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["tokens", "digits"])
-def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None:
+def test_what_is_held_out_is_never_trained_on(name, tmp_path):
     # every id once, so that a window tells where it comes from
     path = write_ids(tmp_path / "ids.bin", np.arange(5000))
     one = source(name, path=path) if name == "tokens" else source(name)
-    shape = DataShape("tokens", 16, 5000) if name == "tokens" else opened(one)[0]
+    shape = DataShape("tokens", 16, 5000) if name == "tokens" else open_source(one)[0]
     split = one.split(shape, 7, 64, 12)
     key = "features" if shape.kind == "features" else "input_ids"
     seen = {row.tobytes() for step in range(40) for row in split.train(step, range(64))[key]}
@@ -443,40 +433,38 @@ def test_what_is_held_out_is_never_trained_on(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.train
-def test_the_digits_that_are_held_out_and_the_others_are_all_digits() -> None:
-    shape, batches = opened(source("digits"), batch_size=1797)
+def test_the_digits_that_are_held_out_and_the_others_are_all_digits():
+    shape, batches = open_source(source("digits"), batch_size=1797)
     split = source("digits").split(shape, 7, 1438, 10_000)
     both = np.concatenate([split.train(0, range(1438))["features"], split.held_out["features"]])
     assert len(both) == 1797
     assert {row.tobytes() for row in both} == {row.tobytes() for row in batches(0, range(1797))["features"]}
 
 
-def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(
-    any_rows: tuple[DataSource, DataShape],
-) -> None:
+def test_a_source_is_judged_by_the_same_rows_whatever_the_seed_and_trains_by_it(any_rows):
     source, shape = any_rows
     merit = source.held_out_metric(shape)
     assert merit and merit.doc.endswith(".")
     one, other = (source.split(shape, seed, 6, 9) for seed in (7, 8))
     assert len(one.held_out["labels"]) == 9
-    assert same(one.held_out, other.held_out)
-    assert not same(one.train(0, range(6)), other.train(0, range(6)))
+    assert assert_same_rows(one.held_out, other.held_out)
+    assert not assert_same_rows(one.train(0, range(6)), other.train(0, range(6)))
 
 
-def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path: Path) -> None:
+def test_a_text_whose_last_tenth_is_shorter_than_a_sample_can_not_be_split(tmp_path):
     path = write_ids(tmp_path / "ids.bin", np.arange(100))
     with pytest.raises(ValueError, match="100 tokens: the last tenth is held out, and is too short"):
         source("tokens", path=path).split(TOKENS, 7, 6, 4)
 
 
-def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entropy_rate() -> None:
+def test_the_held_out_samples_of_the_synthetic_source_are_judged_from_its_entropy_rate():
     one = source("synthetic", states=8)
     merit = one.held_out_metric(TOKENS)
     assert merit and merit.floor == pytest.approx(one.entropy_rate(256))  # type: ignore[attr-defined]
 
 
 @pytest.mark.train
-def test_batches_made_ahead_are_those_of_their_steps_all_of_a_pass_or_none() -> None:
+def test_batches_made_ahead_are_those_of_their_steps_all_of_a_pass_or_none():
     import torch
 
     from distbench.strategies.base import RankContext

@@ -1,12 +1,8 @@
 """The doctor: each finding names what, where and what to do, and a healthy cluster has none."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +14,8 @@ from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.system.gpu_state import inspect_gpus
 from distbench.system.host_state import HostState
 from distbench.system.machine import detect_machine
-from support.runs import QUICK, Done
+from support.runs import QUICK
+from support.suites import write_suite
 
 HEALTHY = HostState(
     name="near",
@@ -34,7 +31,7 @@ HEALTHY = HostState(
 FACTS = {"python": "3.11", "packages": {"torch": "2.13"}, "cpu_cores": 8}
 
 
-def cluster(
+def cluster_facts(
     names: list[str], speeds: dict[tuple[int, int], float] | None = None, **first: Any
 ) -> ProbeResult:
     """A visit of one rank on each node, whose links carry 1 GB/s but for *speeds*; rank 0 says *first*."""
@@ -62,12 +59,12 @@ def cluster(
     return ProbeResult(detect_machine("cpu"), size, reports)
 
 
-def bad(visit: ProbeResult) -> list[Diagnosis]:
+def findings_with(visit: ProbeResult) -> list[Diagnosis]:
     return [each for each in diagnose(visit) if each.grade != "ok"]
 
 
-def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
-    told = diagnose(cluster(["a", "b", "c"]))
+def test_a_healthy_cluster_has_nothing_to_complain_about():
+    told = diagnose(cluster_facts(["a", "b", "c"]))
     assert {each.grade for each in told} == {"ok"}
     assert {"nodes", "group", "interface", "alike", "clock", "links", "all-reduce"} == {e.check for e in told}
 
@@ -92,9 +89,7 @@ def test_a_healthy_cluster_has_nothing_to_complain_about() -> None:
         ({"gpu_error": "NVML: Driver/library version mismatch"}, "GPUs", "problem", "mismatch"),
     ],
 )
-def test_what_a_host_lacks_is_told_with_a_remedy(
-    state: dict[str, Any], check: str, grade: str, words: str
-) -> None:
+def test_what_a_host_lacks_is_told_with_a_remedy(state, check, grade, words):
     (found,) = check_host(replace(HEALTHY, **state), 8, where="node-1")
     assert (found.check, found.grade, found.where) == (check, grade, "node-1")
     assert words in found.what + found.remedy
@@ -109,7 +104,7 @@ def test_what_a_host_lacks_is_told_with_a_remedy(
         {"infiniband_devices": ["mlx5_0"], "max_locked_bytes": -1},
     ],
 )
-def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
+def test_what_is_as_it_should_be_is_not_told(state):
     assert check_host(replace(HEALTHY, **state), 8) == []
 
 
@@ -124,7 +119,7 @@ def test_what_is_as_it_should_be_is_not_told(state: dict[str, Any]) -> None:
         (FakeGpu(memory_used=0, links=[True, False, True]), "problem", "1 of 3 NVLinks down"),
     ],
 )
-def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -> None:
+def test_a_gpu_that_is_not_well_is_named(gpu, grade, words):
     known, unknown = inspect_gpus(FakeNvml(FakeGpu(memory_used=0, links=[True]), gpu))
     assert not unknown
     (found,) = check_host(replace(HEALTHY, gpus=known), 2)
@@ -133,87 +128,85 @@ def test_a_gpu_that_is_not_well_is_named(gpu: FakeGpu, grade: str, words: str) -
     assert words in found.what
 
 
-def test_gpus_that_do_not_answer_are_a_finding() -> None:
+def test_gpus_that_do_not_answer_are_a_finding():
     assert inspect_gpus(FakeNvml(init_error="Unknown Error")) == ([], "NVML: Unknown Error")
 
 
-def test_a_slow_node_is_told_from_a_slow_link() -> None:
-    (node,) = bad(cluster(["a", "b", "c", "d"], {(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8}))
+def test_a_slow_node_is_told_from_a_slow_link():
+    (node,) = findings_with(cluster_facts(["a", "b", "c", "d"], {(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8}))
     assert (node.where, node.grade) == ("c", "problem")
-    (link,) = bad(cluster(["a", "b", "c", "d"], {(1, 2): 1e8}))
+    (link,) = findings_with(cluster_facts(["a", "b", "c", "d"], {(1, 2): 1e8}))
     assert link.where == "b - c"
     assert link.what == "800 Mbit/s, others have 8 Gbit/s"
 
 
-def test_a_link_below_the_speed_of_its_hardware_is_told() -> None:
+def test_a_link_below_the_speed_of_its_hardware_is_told():
     own = JoinResult(0, 0.2, "ib0", "10.0.0.1", 100e9)
-    (found,) = bad(cluster(["a", "b"], join=own))
+    (found,) = findings_with(cluster_facts(["a", "b"], join=own))
     assert found.what == "8 Gbit/s, ib0 has 100 Gbit/s"
 
 
-def test_nodes_of_one_name_are_told() -> None:
-    found = bad(cluster(["localhost", "localhost", "c"]))
+def test_nodes_of_one_name_are_told():
+    found = findings_with(cluster_facts(["localhost", "localhost", "c"]))
     assert found[0].what.startswith("2 nodes have the host name localhost")
 
 
-def test_nodes_that_differ_are_told_apart() -> None:
-    (found,) = bad(cluster(["a", "b"], facts={**FACTS, "packages": {"torch": "2.12"}}))
+def test_nodes_that_differ_are_told_apart():
+    (found,) = findings_with(cluster_facts(["a", "b"], facts={**FACTS, "packages": {"torch": "2.12"}}))
     assert "nodes differ in packages: {'torch': '2.12'} on a, {'torch': '2.13'} on b" in found.what
 
 
-def test_a_clock_that_is_off_is_told() -> None:
-    (found,) = bad(cluster(["a", "b"], link_tests=[LinkTest(1, 1 << 20, 1e-3, 1e-4, -7200.0)]))
+def test_a_clock_that_is_off_is_told():
+    (found,) = findings_with(
+        cluster_facts(["a", "b"], link_tests=[LinkTest(1, 1 << 20, 1e-3, 1e-4, -7200.0)])
+    )
     assert (found.check, found.where) == ("clock", "b")
     assert found.what.startswith("2 h 00 min behind")
 
 
-def test_a_busy_node_is_told() -> None:
-    (found,) = bad(cluster(["a", "b"], busy_cores=3.0))
+def test_a_busy_node_is_told():
+    (found,) = findings_with(cluster_facts(["a", "b"], busy_cores=3.0))
     assert (found.where, found.what) == ("a", "other processes keep 3.0 of 8 cores busy")
 
 
-def test_a_rank_that_never_met_the_others_is_named() -> None:
-    visit = cluster(["a", "b"])
+def test_a_rank_that_never_met_the_others_is_named():
+    visit = cluster_facts(["a", "b"])
     visit.reports[1] = replace(
         visit.reports[1], join=None, all_reduce=None, error="DistStoreError: timed out"
     )
     visit.reports[0] = replace(visit.reports[0], join=None, link_tests=[], all_reduce=None)
     visit.missing[0] = "had not finished after 60 s"
-    told = [(each.where, each.what) for each in bad(visit)]
+    told = [(each.where, each.what) for each in findings_with(visit)]
     assert told == [
         ("a, rank 0", "meeting the others: rank 0 had not finished after 60 s"),
         ("b, rank 1", "meeting the others: DistStoreError: timed out"),
     ]
 
 
-def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown() -> None:
-    visit = cluster(["a", "b", "c"])
+def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown():
+    visit = cluster_facts(["a", "b", "c"])
     del visit.reports[2]
     visit.missing[2] = "was killed by SIGKILL"
-    (found,) = bad(visit)
+    (found,) = findings_with(visit)
     assert (found.check, found.where) == ("group", "rank 2")
     assert found.what == "no report: was killed by SIGKILL"
     assert [link.name for link in measured_links(visit)] == ["a - b"]
 
 
-def test_gpus_that_are_not_there_are_a_mistake(distbench: Callable[..., Done], tmp_path: Path) -> None:
+def test_gpus_that_are_not_there_are_a_mistake(distbench, tmp_path):
     done = distbench("doctor", "--device", "cuda", "--out", str(tmp_path / "runs"), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert "device = 'cuda': launcher local has no such device; use cpu, or auto" in done.stderr
 
 
-def test_a_launcher_that_can_start_nothing_is_a_mistake(
-    distbench: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_launcher_that_can_start_nothing_is_a_mistake(distbench, monkeypatch, tmp_path):
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     done = distbench("doctor", "--set", "launcher=slurm", "--out", str(tmp_path / "runs"))
     assert done.returncode == 2
     assert "--set launcher=slurm: launcher.slurm: not inside a Slurm allocation" in done.stderr
 
 
-def test_a_launcher_whose_jobs_can_not_be_followed_examines_nothing_elsewhere(
-    distbench: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_a_launcher_whose_jobs_can_not_be_followed_examines_nothing_elsewhere(distbench, tmp_path):
     done = distbench("doctor", "--on", "pretend", "--nodes", "2", "--out", str(tmp_path / "runs"))
     assert done.returncode == 2
     assert (
@@ -222,15 +215,12 @@ def test_a_launcher_whose_jobs_can_not_be_followed_examines_nothing_elsewhere(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_begins_with_what_is_wrong_with_its_host(
-    distbench: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_a_run_begins_with_what_is_wrong_with_its_host(distbench, tmp_path):
     lock = tmp_path / "cache" / "ops" / "adam" / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
     os.utime(lock, (0, 0))
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: pretend\n")
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [pretended]\nlauncher: pretend\n")
     done = distbench(
         "run", str(suite), "--out", str(tmp_path / "runs"), DISTBENCH_CACHE=str(tmp_path / "cache")
     )
@@ -238,7 +228,7 @@ def test_a_run_begins_with_what_is_wrong_with_its_host(
 
 
 @pytest.mark.train
-def test_this_machine_is_examined(distbench: Callable[..., Done], tmp_path: Path) -> None:
+def test_this_machine_is_examined(distbench, tmp_path):
     done = distbench("doctor", "--json", "--out", str(tmp_path / "runs"))
     told = json.loads(done.stdout)
     checks = {each["check"]: each["grade"] for each in told["findings"]}
@@ -252,7 +242,7 @@ def test_this_machine_is_examined(distbench: Callable[..., Done], tmp_path: Path
 
 @pytest.mark.train
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
-def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
+def test_every_pair_meets_once_and_nobody_twice_in_a_round(size):
     from distbench.worker.links import round_robin_pairs
 
     made = list(round_robin_pairs(range(size)))
@@ -263,7 +253,7 @@ def test_every_pair_meets_once_and_nobody_twice_in_a_round(size: int) -> None:
         assert len(set(members)) == len(members)
 
 
-def test_what_makes_every_time_on_a_gpu_worthless_is_warned_of() -> None:
+def test_what_makes_every_time_on_a_gpu_worthless_is_warned_of():
     (warning,) = slow_gpu_variables({"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO"})
     assert "CUDA_LAUNCH_BLOCKING = 1" in warning and "unset it" in warning
     assert slow_gpu_variables({"CUDA_LAUNCH_BLOCKING": "0", "PYTORCH_NO_CUDA_MEMORY_CACHING": ""}) == []

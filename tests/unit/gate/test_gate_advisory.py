@@ -1,13 +1,9 @@
 """A stored run as the baseline: what occasions differ by is in its interval, and it never fails by pace."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +14,10 @@ from distbench.gate.stored_baseline import judge_stored, judge_throughput, log_s
 from distbench.record import Record
 from distbench.suite.gate import GateRules
 from support import records
-from support.runs import QUICK, Finished, call
+from support.runs import QUICK, call
+from support.suites import write_suite
 
-DDP, FSDP = records.case("ddp"), records.case("fsdp")
+DDP = records.case("ddp")
 HERE = {"cpu": "made up", "cpu_cores": 2}
 
 
@@ -33,21 +30,21 @@ def run(*seconds: float, **told: object) -> RunAnalysis:
     return RunAnalysis(replace(records.info(DDP), machine=told.pop("machine", HERE), suite=suite), trials)
 
 
-def history(between: float, count: int, seed: int = 1) -> list[RunAnalysis]:
+def stored_days(between: float, count: int, seed: int = 1) -> list[RunAnalysis]:
     random_ = random.Random(seed)
     shifts = [random_.gauss(0, between) for _ in range(count)]
     return [run(*(math.exp(shift + random_.gauss(0, 0.01)) for _ in range(5))) for shift in shifts]
 
 
-def pace(baseline: RunAnalysis, candidate: RunAnalysis, others: list[RunAnalysis]):
+def throughput_finding(baseline: RunAnalysis, candidate: RunAnalysis, others: list[RunAnalysis]):
     stored = [HistoryRun.of(each) for each in (*others, baseline)]
     (case,) = judge_stored(baseline, candidate, stored, GateRules(), "stored").cases
     return next(one for one in case.findings if one.metric == "tokens_per_s")
 
 
-def test_two_occasions_of_the_same_are_rarely_apart_where_their_trials_alone_would_say_so() -> None:
+def test_two_occasions_of_the_same_are_rarely_apart_where_their_trials_alone_would_say_so():
     """Occasions differ by 3 %, trials by 1 %: by their trials alone two of three differ for sure."""
-    runs = [list(log_step_times(each)[DDP.id]) for each in history(0.03, 600, seed=2)]
+    runs = [list(log_step_times(each)[DDP.id]) for each in stored_days(0.03, 600, seed=2)]
     outside = naive = 0
     looks = 100
     for i in range(looks):
@@ -60,25 +57,25 @@ def test_two_occasions_of_the_same_are_rarely_apart_where_their_trials_alone_wou
     assert naive >= 0.5 * looks
 
 
-def test_runs_before_a_change_do_not_make_runs_differ() -> None:
+def test_runs_before_a_change_do_not_make_runs_differ():
     """A machine that was twice as slow until its memory was replaced is as steady as it was."""
     earlier = [
-        run(*(2 * record.values["step_s"] for record in of.records)) for of in history(0.002, 9, seed=3)
+        run(*(2 * record.values["step_s"] for record in of.records)) for of in stored_days(0.002, 9, seed=3)
     ]
-    found = pace(run(1.0, 1.01, 0.99), run(1.0, 1.01, 0.99), [*earlier, *history(0.002, 9)])
+    found = throughput_finding(run(1.0, 1.01, 0.99), run(1.0, 1.01, 0.99), [*earlier, *stored_days(0.002, 9)])
     assert (found.word, "over 19 runs" in found.said) == ("pass", True)
 
 
-def test_a_slow_down_is_told_and_never_fails_by_a_stored_run() -> None:
-    found = pace(run(1.0, 1.01, 0.99), run(1.2, 1.21, 1.19), history(0.01, 8))
+def test_a_slow_down_is_told_and_never_fails_by_a_stored_run():
+    found = throughput_finding(run(1.0, 1.01, 0.99), run(1.2, 1.21, 1.19), stored_days(0.01, 8))
     assert found.word == "inconclusive"
     assert found.low > 1
     assert "20.0% more time per step" in found.said
     assert "--baseline" in found.said
 
 
-def test_a_quiet_history_lets_a_stored_run_pass() -> None:
-    found = pace(run(1.0, 1.01, 0.99), run(1.0, 1.01, 0.99), history(0.002, 30))
+def test_a_quiet_history_lets_a_stored_run_pass():
+    found = throughput_finding(run(1.0, 1.01, 0.99), run(1.0, 1.01, 0.99), stored_days(0.002, 30))
     assert found.word == "pass"
     assert "over 31 runs" in found.said
 
@@ -87,27 +84,29 @@ def test_a_quiet_history_lets_a_stored_run_pass() -> None:
     ("baseline", "candidate", "others", "word", "told"),
     [
         (run(1.0, 1.01), run(1.0, 1.01), [], "inconclusive", "unknown: 3 runs of a case"),
-        (run(1.0), run(1.0, 1.01), history(0.01, 5), "inconclusive", "measure.trials"),
+        (run(1.0), run(1.0, 1.01), stored_days(0.01, 5), "inconclusive", "measure.trials"),
         (run(1.0, 1.01, steps=5), run(1.0, 1.01), [], "incomparable", "measure.steps was 5, is 10"),
         (run(1.0, 1.01, machine={"cpu": "other"}), run(1.0, 1.01), [], "incomparable", "another machine"),
     ],
 )
-def test_what_a_stored_run_can_not_tell_is_said(
-    baseline: RunAnalysis, candidate: RunAnalysis, others: list[RunAnalysis], word: str, told: str
-) -> None:
-    found = pace(baseline, candidate, others)
+def test_what_a_stored_run_can_not_tell_is_said(baseline, candidate, others, word, told):
+    found = throughput_finding(baseline, candidate, others)
     assert found.word == word
     assert told in found.said
 
 
-def test_runs_of_other_machines_tell_nothing_of_this_one() -> None:
+def test_runs_of_other_machines_tell_nothing_of_this_one():
     foreign = [
-        RunAnalysis(replace(each.info, machine={"cpu": "other"}), each.records) for each in history(0.01, 9)
+        RunAnalysis(replace(each.info, machine={"cpu": "other"}), each.records)
+        for each in stored_days(0.01, 9)
     ]
-    assert "the run-to-run variance is unknown" in pace(run(1.0, 1.01), run(1.0, 1.01), foreign).said
+    assert (
+        "the run-to-run variance is unknown"
+        in throughput_finding(run(1.0, 1.01), run(1.0, 1.01), foreign).said
+    )
 
 
-def test_what_is_counted_is_gated_exactly_all_the_same() -> None:
+def test_what_is_counted_is_gated_exactly_all_the_same():
     more: list[Record] = [replace(r, values={**r.values, "comm_bytes": 2e5}) for r in run(1.0, 1.0).records]
     candidate = replace(run(1.0, 1.0), records=more)
     result = judge_stored(run(1.0, 1.0), candidate, [], GateRules(), "stored")
@@ -116,7 +115,7 @@ def test_what_is_counted_is_gated_exactly_all_the_same() -> None:
 
 
 @pytest.mark.train
-def test_a_run_of_yesterday_is_a_baseline(run_suite: Callable[..., Finished]) -> None:
+def test_a_run_of_yesterday_is_a_baseline(run_suite):
     # nobody watches the machine, so that none of these trials is left out as disturbed
     metrics = "metrics: [steptime, throughput, memory, communication]"
     text = (
@@ -148,9 +147,8 @@ def test_a_run_of_yesterday_is_a_baseline(run_suite: Callable[..., Finished]) ->
         ('{"format": 3, "run_id": "\\u001b[31mred"}', "run.json: suite_name"),
     ],
 )
-def test_a_foreign_baseline_is_refused_before_anything_runs(tmp_path: Path, content: str, told: str) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [ddp]\n")
+def test_a_foreign_baseline_is_refused_before_anything_runs(tmp_path, content, told):
+    suite = write_suite(tmp_path, QUICK + "strategies: [ddp]\n")
     (tmp_path / "stored").mkdir()
     (tmp_path / "stored" / "run.json").write_text(content)
     out = tmp_path / "out"

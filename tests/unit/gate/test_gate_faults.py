@@ -1,7 +1,5 @@
 """A gate that is killed leaves the user's repository as it was, and nothing behind for good."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -20,39 +18,28 @@ from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from distbench.system.machine import package_versions
 from distbench.system.temporary import temporary_folder
-from support.fault_table import Drill
+from support.pretended_suites import pretended_suite
+from support.repositories import git
 from support.runs import PLUGINS
+from support.suites import write_suite
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3}
-limits: {start: 600}
-metrics: [steptime, throughput]
-launcher: pretend
-strategies: [{pretended: {does: hangs}}]
-gate: {efficiency: false}
-"""
-
-
-def git(folder: Path, *words: str) -> str:
-    named = ("-c", "user.name=tests", "-c", "user.email=tests@localhost")
-    return subprocess.run(
-        ["git", *named, *words], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout
+SUITE = pretended_suite(
+    measure="{steps: 3}",
+    limits="{start: 600}",
+    strategies="[{pretended: {does: hangs}}]",
+    gate="{efficiency: false}",
+)
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch) -> Path:
     """A repository whose suite has changed since its only commit, and a folder for temporary files."""
     monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     folder = tmp_path / "repository"
     folder.mkdir()
-    suite = folder / "suite.yaml"
-    suite.write_text(SUITE)
+    suite = write_suite(folder, SUITE)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "It trains")
@@ -71,7 +58,7 @@ def gate(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def hanging_since(folder: Path, gated: subprocess.Popen[str], before: int = 0) -> int:
+def hanging_trial_start(folder: Path, gated: subprocess.Popen[str], before: int = 0) -> int:
     """When the trial of a gate was launched that never ends, later than *before*, in nanoseconds."""
     while True:
         for file in folder.glob("out/gate-*/*/trials/*/*/trial.json"):
@@ -84,7 +71,7 @@ def hanging_since(folder: Path, gated: subprocess.Popen[str], before: int = 0) -
 
 
 @pytest.mark.drill("gate: kill -9, then --resume")
-def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: Drill) -> None:
+def test_a_killed_gate_leaves_the_repository_as_it_was(repository, drill):
     folder = repository.parent
 
     def state() -> list[str | Path]:
@@ -93,13 +80,13 @@ def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: 
 
     before = state()
     killed = gate(repository)
-    since = hanging_since(folder, killed)
+    since = hanging_trial_start(folder, killed)
     killed.kill()
     killed.communicate()
     assert state() == before
     (path,) = (folder / "out").iterdir()
     resumed = gate(repository, "--resume", str(path))
-    hanging_since(folder, resumed, since)
+    hanging_trial_start(folder, resumed, since)
     resumed.send_signal(signal.SIGINT)
     _, errors = resumed.communicate()
     assert resumed.returncode == 130, errors
@@ -109,7 +96,7 @@ def test_a_killed_gate_leaves_the_repository_as_it_was(repository: Path, drill: 
     drill.seen("nothing in the repository or in the folder of temporary files")
 
 
-def test_a_temporary_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_folder_in_use_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     other = tmp_path / ".distbench-tmp-somewhat-else"
     other.mkdir()
@@ -132,9 +119,7 @@ def test_a_temporary_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: py
         ),
     ],
 )
-def test_a_baseline_that_is_no_revision_is_refused(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, drill: Drill, revision: str, path: str, told: str
-) -> None:
+def test_a_baseline_that_is_no_revision_is_refused(repository, monkeypatch, drill, revision, path, told):
     monkeypatch.setenv("PATH", path)
     refused = gate(repository, "--baseline", revision)
     _, errors = refused.communicate()
@@ -143,9 +128,10 @@ def test_a_baseline_that_is_no_revision_is_refused(
     assert not (repository / "mine").exists()
 
 
-def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path: Path) -> None:
-    file = tmp_path / "suite.yaml"
-    file.write_text(SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n"))
+def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path):
+    file = write_suite(
+        tmp_path, SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n")
+    )
     arm = GateArm("the suite", load_suite(file))
     folders = {Zero().extensions_folder("cpu")}
     for name in ("old", "new"):

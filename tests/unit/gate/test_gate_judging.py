@@ -1,7 +1,5 @@
 """What the gate makes of pairs of records: laws that hold whatever is measured, and each number's rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +42,7 @@ def paired(before: Sequence[float | None], after: Sequence[float | None], case=M
     return [(trial(a, case), trial(b, case)) for a, b in zip(before, after, strict=True)]
 
 
-def judged(
+def findings_of(
     pairs, base=(), own: Tolerances = GATE.tolerances, minutes_per_pair: float = 0.0
 ) -> dict[str, MetricFinding]:
     found = metric_findings(CasePairs(pairs, base, minutes_per_pair), GATE, own)
@@ -60,9 +58,9 @@ def paired_memory(peaks: Sequence[tuple[float, float]]):
     return [tuple(trial(1.0, memory_peak=1e6 * peak) for peak in pair) for pair in peaks]
 
 
-def counted(own: Tolerances = GATE.tolerances, **values: tuple[float | None, float | None]):
+def counted_finding(own: Tolerances = GATE.tolerances, **values: tuple[float | None, float | None]):
     sides = ({key: pair[side] for key, pair in values.items()} for side in (0, 1))
-    return judged([tuple(trial(1.0, **side) for side in sides)], own=own)
+    return findings_of([tuple(trial(1.0, **side) for side in sides)], own=own)
 
 
 # laws of a series
@@ -120,7 +118,7 @@ times = st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=2
 @given(times)
 def test_swapping_the_records_mirrors_the_case(drawn):
     before, after = zip(*drawn, strict=True)
-    there, back = judged(paired(before, after)), judged(paired(after, before))
+    there, back = findings_of(paired(before, after)), findings_of(paired(after, before))
     for metric, finding in there.items():
         assert back[metric].word == MIRROR.get(finding.word, finding.word)
         assert (back[metric].baseline, back[metric].candidate) == (finding.candidate, finding.baseline)
@@ -129,10 +127,10 @@ def test_swapping_the_records_mirrors_the_case(drawn):
 @given(times, st.floats(1e-6, 1e6))
 def test_scaling_all_times_changes_nothing(drawn, factor):
     before, after = zip(*drawn, strict=True)
-    plain = judged(paired(before, after))["tokens_per_s"]
+    plain = findings_of(paired(before, after))["tokens_per_s"]
     distance = min(abs(math.log(edge)) for edge in (plain.low, plain.high))
     assume(distance > 1e-9 and abs(abs(math.log(plain.ratio)) - math.log1p(0.03)) > 1e-9)
-    scaled = judged(paired([t * factor for t in before], [t * factor for t in after]))["tokens_per_s"]
+    scaled = findings_of(paired([t * factor for t in before], [t * factor for t in after]))["tokens_per_s"]
     assert scaled.word == plain.word
     assert (scaled.ratio, scaled.low, scaled.high) == pytest.approx((plain.ratio, plain.low, plain.high))
 
@@ -145,7 +143,7 @@ def test_scaling_all_times_changes_nothing(drawn, factor):
 def test_whatever_records_hold_each_number_has_a_finding(drawn, of_base, counters):
     pairs = [(trial(a), trial(b, **counters)) for a, b in drawn]
     base = [(trial(a, ONE), trial(b, ONE)) for a, b in of_base]
-    found = judged(pairs, base)
+    found = findings_of(pairs, base)
     assert "tokens_per_s" in found
     assert ("efficiency" in found) == bool(base)
     assert all(one.said and one.said.isprintable() and len(one.said) < 400 for one in found.values())
@@ -162,29 +160,29 @@ def test_whatever_records_hold_each_number_has_a_finding(drawn, of_base, counter
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
 def test_a_step_time_that_is_none_is_the_fault_of_the_arm_that_has_it(bad):
     fine = [1.0] * 5
-    assert judged(paired(fine, [1, 1, bad, 1, 1]))["tokens_per_s"].word == "invalid"
-    assert judged(paired([1, 1, bad, 1, 1], fine))["tokens_per_s"].word == "incomparable"
-    assert judged(paired([1.0], [bad]))["tokens_per_s"].word == "invalid"
+    assert findings_of(paired(fine, [1, 1, bad, 1, 1]))["tokens_per_s"].word == "invalid"
+    assert findings_of(paired([1, 1, bad, 1, 1], fine))["tokens_per_s"].word == "incomparable"
+    assert findings_of(paired([1.0], [bad]))["tokens_per_s"].word == "invalid"
 
 
 def test_a_step_time_that_is_absent_is_missing_and_says_why():
-    found = judged(paired([1.0] * 5, [1, 1, None, 1, 1]))["tokens_per_s"]
+    found = findings_of(paired([1.0] * 5, [1, 1, None, 1, 1]))["tokens_per_s"]
     assert (found.word, found.said) == ("missing", "no step time (nothing tells it) in the candidate")
-    assert judged(paired([1, None], [1, None]))["tokens_per_s"].word == "missing"
-    on_one = judged(of_ratios([1.0] * 2), paired([1, 1], [1, None], ONE))["efficiency"]
+    assert findings_of(paired([1, None], [1, None]))["tokens_per_s"].word == "missing"
+    on_one = findings_of(of_ratios([1.0] * 2), paired([1, 1], [1, None], ONE))["efficiency"]
     assert (on_one.word, on_one.said) == ("missing", "no step time (nothing tells it) in the candidate")
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 pairs are"), (1, "1 pair is")])
 def test_too_few_pairs_tell_nothing(count, said):
-    found = judged(of_ratios([2.0] * count))["tokens_per_s"]
+    found = findings_of(of_ratios([2.0] * count))["tokens_per_s"]
     assert found.word == "inconclusive"
     assert found.said.startswith(said)
 
 
 def test_pairs_on_one_device_that_stopped_are_told_and_not_waited_for():
     pairs, base = of_ratios([1.0, 1.001] * 4), of_ratios([1.0, 1.001], ONE)
-    found = judged(pairs, base)
+    found = findings_of(pairs, base)
     assert found["tokens_per_s"].word == "pass"
     assert found["efficiency"].word == "inconclusive"
     assert "only 2 of 8 pairs" in found["efficiency"].said
@@ -225,13 +223,13 @@ def test_a_series_goes_on_until_every_gated_number_has_its_verdict():
     ],
 )  # fmt: skip
 def test_what_is_told_of_a_pace(ratios, word, said):
-    found = judged(of_ratios(ratios))["tokens_per_s"]
+    found = findings_of(of_ratios(ratios))["tokens_per_s"]
     assert (found.word, found.said) == (word, said)
 
 
 def test_what_is_not_told_yet_says_what_it_takes():
     unsteady = [1.0, 1.2, 0.9, 1.1, 0.95] * 4
-    found = judged(of_ratios(unsteady), minutes_per_pair=0.5)["tokens_per_s"]
+    found = findings_of(of_ratios(unsteady), minutes_per_pair=0.5)["tokens_per_s"]
     assert found.word == "inconclusive"
     assert found.said.startswith(
         "from 4.9% less time per step to 9.6% more time per step after 20 pairs: too wide for 3%; "
@@ -239,66 +237,66 @@ def test_what_is_not_told_yet_says_what_it_takes():
     assert f"about {found.needed} pairs" in found.said
     assert f"about {round((found.needed - 20) / 2)} more minutes" in found.said
     assert "gate.max_pairs" in found.said
-    out_of_time = judged(of_ratios([1.0, 1.04, 1.0, 1.05]))["tokens_per_s"]
+    out_of_time = findings_of(of_ratios([1.0, 1.04, 1.0, 1.05]))["tokens_per_s"]
     assert out_of_time.word == "inconclusive"
     assert f"{out_of_time.needed} pairs" in out_of_time.said
     assert out_of_time.said.endswith("raise gate.minutes")
-    hopeless = judged(of_ratios([1.0, 1e9, 1e-9, 1.0] * 5))["tokens_per_s"]
+    hopeless = findings_of(of_ratios([1.0, 1e9, 1e-9, 1.0] * 5))["tokens_per_s"]
     assert "10,000 or more pairs" in hopeless.said
 
 
 # efficiency beside the pace
 
 
-def scaled(one: float, many: float, wobble: float = 0.002):
+def scaled_times(one: float, many: float, wobble: float = 0.002):
     """Return the findings where a step on one device, and on all, takes that many times as long."""
     noise = [1 + wobble * sign for sign in (1, -1, 1, -1, 1, -1)]
-    return judged(of_ratios([many * n for n in noise]), of_ratios([one / n for n in noise], ONE))
+    return findings_of(of_ratios([many * n for n in noise]), of_ratios([one / n for n in noise], ONE))
 
 
-def word_of(found: dict[str, MetricFinding]) -> str:
+def verdict_of(found: dict[str, MetricFinding]) -> str:
     return worst_verdict([one.word for one in found.values()])
 
 
 def test_compute_that_is_slower_scales_better_and_is_regressed():
     """Of 125 ms on all devices 25 are communication: 10 ms more of computing."""
-    found = scaled(one=1.10, many=135 / 125)
+    found = scaled_times(one=1.10, many=135 / 125)
     assert (found["efficiency"].ratio or 0) < 1
-    assert word_of(found) == found["tokens_per_s"].word == "regressed"
+    assert verdict_of(found) == found["tokens_per_s"].word == "regressed"
 
 
 def test_compute_that_is_faster_scales_worse_and_is_diluted():
-    found = scaled(one=0.70, many=95 / 125)
+    found = scaled_times(one=0.70, many=95 / 125)
     assert (found["efficiency"].ratio or 0) > 1.05
     assert found["efficiency"].said.startswith("diluted, not a regression: 8.6% less efficient")
-    assert word_of(found) not in FAILING_VERDICTS
+    assert verdict_of(found) not in FAILING_VERDICTS
 
 
 def test_a_gain_is_diluted_even_where_communication_leaves_too_little_of_it_to_count():
     """Of 300 ms on all devices 200 are communication: one computes 8 ms faster."""
-    found = scaled(one=0.92, many=292 / 300)
+    found = scaled_times(one=0.92, many=292 / 300)
     assert found["tokens_per_s"].word == "pass"
     assert "diluted" in found["efficiency"].said
-    assert word_of(found) not in FAILING_VERDICTS
+    assert verdict_of(found) not in FAILING_VERDICTS
 
 
 def test_a_pace_that_is_not_gated_still_tells_what_is_diluted():
     noise = [1.002, 0.998, 1.002, 0.998, 1.002, 0.998]
     own = replace(GATE.tolerances, tokens_per_s=None)
     pairs = of_ratios([0.76 * n for n in noise])
-    found = judged(pairs, of_ratios([0.70 / n for n in noise], ONE), own)
+    found = findings_of(pairs, of_ratios([0.70 / n for n in noise], ONE), own)
     assert "tokens_per_s" not in found
     assert found["efficiency"].word == "pass"
 
 
 def test_an_efficiency_lost_to_communication_is_regressed_with_the_pace():
-    found = scaled(one=1.0, many=1.10)
+    found = scaled_times(one=1.0, many=1.10)
     assert found["efficiency"].word == found["tokens_per_s"].word == "regressed"
 
 
 def test_a_gain_of_one_device_that_all_together_do_not_have_is_told_and_passes():
     """Nobody lost anything: the audit's case failed the gate."""
-    found = scaled(one=0.90, many=1.0)
+    found = scaled_times(one=0.90, many=1.0)
     assert found["tokens_per_s"].word == "pass"
     assert (found["efficiency"].word, found["efficiency"].notable) == ("pass", True)
     assert found["efficiency"].said.endswith("one device became faster, all devices together did not")
@@ -307,12 +305,12 @@ def test_a_gain_of_one_device_that_all_together_do_not_have_is_told_and_passes()
 
 def test_an_efficiency_that_is_uncertain_is_bounded_by_what_all_devices_lost():
     one, many = [1.0, 1.25, 0.8, 1.2, 0.9] * 4, [1.0, 1.005, 0.995, 1.0, 1.0] * 4
-    found = judged(of_ratios(many), of_ratios(one, ONE))["efficiency"]
+    found = findings_of(of_ratios(many), of_ratios(one, ONE))["efficiency"]
     assert found.word == "pass" and found.needed == 0
     assert found.said.startswith(
         "all devices together lose 0.2% at most (97.5% bound); efficiency alone is uncertain"
     )
-    lost = judged(of_ratios([1.06 * ratio for ratio in many]), of_ratios(one, ONE))["efficiency"]
+    lost = findings_of(of_ratios([1.06 * ratio for ratio in many]), of_ratios(one, ONE))["efficiency"]
     assert lost.word == "inconclusive"
 
 
@@ -320,7 +318,7 @@ def test_a_tolerance_of_the_efficiency_below_that_of_the_pace_has_its_own_say():
     """2 % lost between devices: too little for the throughput's 3 %, too much for 1 % of the efficiency."""
     noise = [1.001, 0.999, 1.001, 0.999, 1.001, 0.999]
     pairs, base = of_ratios([1.02 * n for n in noise]), of_ratios(noise[::-1], ONE)
-    found = judged(pairs, base, replace(GATE.tolerances, efficiency=0.01))
+    found = findings_of(pairs, base, replace(GATE.tolerances, efficiency=0.01))
     assert (found["tokens_per_s"].word, found["efficiency"].word) == ("pass", "regressed")
 
 
@@ -350,7 +348,7 @@ def test_neither_misleads_on_a_typical_machine():
                 for n in range(1, 21)
                 if metric_rules.is_decided(CasePairs(ratios[1][:n], ratios[0][:n]), rule)
             )
-            failing += word_of(judged(ratios[1][:ended], ratios[0][:ended])) in FAILING_VERDICTS
+            failing += verdict_of(findings_of(ratios[1][:ended], ratios[0][:ended])) in FAILING_VERDICTS
         return failing / len(drawn)
 
     assert share_failing(one=1.10, many=135 / 125) >= 0.98
@@ -377,23 +375,23 @@ def test_neither_misleads_on_a_typical_machine():
     ],
 )
 def test_what_is_counted_is_gated_exactly(before, after, word, said):
-    found = counted(comm_bytes=(before, after))["comm_bytes"]
+    found = counted_finding(comm_bytes=(before, after))["comm_bytes"]
     assert (found.word, found.said) == (word, said)
 
 
 def test_what_is_counted_has_its_tolerance():
     own = replace(GATE.tolerances, comm_bytes=0.01)
-    assert counted(own, comm_bytes=(1000.0, 1010.0))["comm_bytes"].word == "pass"
-    assert counted(own, comm_bytes=(1000.0, 1010.1))["comm_bytes"].word == "regressed"
-    assert counted(own, comm_bytes=(1010.0, 1000.0))["comm_bytes"].word == "pass"
-    assert counted(own, comm_bytes=(1011.0, 1000.0))["comm_bytes"].word == "improved"
+    assert counted_finding(own, comm_bytes=(1000.0, 1010.0))["comm_bytes"].word == "pass"
+    assert counted_finding(own, comm_bytes=(1000.0, 1010.1))["comm_bytes"].word == "regressed"
+    assert counted_finding(own, comm_bytes=(1010.0, 1000.0))["comm_bytes"].word == "pass"
+    assert counted_finding(own, comm_bytes=(1011.0, 1000.0))["comm_bytes"].word == "improved"
 
 
 # the peak memory
 
 
 def memory(*peaks: tuple[float, float]) -> MetricFinding:
-    return judged(paired_memory(peaks))["peak_memory"]
+    return findings_of(paired_memory(peaks))["peak_memory"]
 
 
 def test_a_memory_that_is_the_same_in_every_trial_is_judged_by_its_tolerance():
@@ -413,7 +411,10 @@ def test_a_memory_of_two_levels_is_not_judged_by_where_a_median_falls():
 
 
 def test_a_higher_memory_is_confirmed_by_a_fresh_series():
-    first, second = judged(paired_memory([(1.0, 1.028)] * 3)), judged(paired_memory([(1.0, 1.0)] * 3))
+    first, second = (
+        findings_of(paired_memory([(1.0, 1.028)] * 3)),
+        findings_of(paired_memory([(1.0, 1.0)] * 3)),
+    )
     found = {one.metric: one for one in confirm([*first.values()], [*second.values()])}["peak_memory"]
     assert (found.word, found.notable) == ("pass", True)
     found = {one.metric: one for one in confirm([*first.values()], [*first.values()])}["peak_memory"]
@@ -421,27 +422,27 @@ def test_a_higher_memory_is_confirmed_by_a_fresh_series():
 
 
 def test_what_the_baseline_does_not_tell_is_not_gated():
-    assert "comm_bytes" not in counted(comm_bytes=(None, None))
-    assert "comm_bytes" not in counted(comm_bytes=(None, 5.0))
+    assert "comm_bytes" not in counted_finding(comm_bytes=(None, None))
+    assert "comm_bytes" not in counted_finding(comm_bytes=(None, 5.0))
 
 
 def test_what_is_not_gated_is_not_told():
     nothing = Tolerances(None, None, None, None, None)
-    assert judged(of_ratios([2.0] * 5), of_ratios([1.0] * 5, ONE), nothing) == {}
+    assert findings_of(of_ratios([2.0] * 5), of_ratios([1.0] * 5, ONE), nothing) == {}
 
 
 def test_one_trial_that_is_no_number_is_not_outvoted():
     pairs = [(trial(1.0), trial(1.0, comm_bytes=value)) for value in (1e6, math.nan, 1e6, 1e6, 1e6)]
-    assert judged(pairs)["comm_bytes"].word == "invalid"
+    assert findings_of(pairs)["comm_bytes"].word == "invalid"
     pairs = [(trial(1.0), trial(1.0, memory_peak=value)) for value in (1e6, math.nan, 1e6, 1e6, 1e6)]
-    assert judged(pairs)["peak_memory"].word == "invalid"
-    assert judged([(after, before) for before, after in pairs])["peak_memory"].word == "incomparable"
+    assert findings_of(pairs)["peak_memory"].word == "invalid"
+    assert findings_of([(after, before) for before, after in pairs])["peak_memory"].word == "incomparable"
 
 
 # causes
 
 
-def caused(one: float, **changes: tuple[float, float]) -> str:
+def cause_of(one: float, **changes: tuple[float, float]) -> str:
     """Return the cause where all devices are 10 % slower, and one device takes that many times as long."""
     pairs = [
         tuple(
@@ -450,8 +451,8 @@ def caused(one: float, **changes: tuple[float, float]) -> str:
         )
         for _ in range(5)
     ]
-    base = judged(of_ratios([one, one * 1.001] * 3, ONE))["tokens_per_s"]
-    return likely_cause(judged(pairs)["tokens_per_s"], base, pairs)
+    base = findings_of(of_ratios([one, one * 1.001] * 3, ONE))["tokens_per_s"]
+    return likely_cause(findings_of(pairs)["tokens_per_s"], base, pairs)
 
 
 @pytest.mark.parametrize(
@@ -467,22 +468,22 @@ def caused(one: float, **changes: tuple[float, float]) -> str:
     ],
 )  # fmt: skip
 def test_where_a_pace_is_lost(one, changes, told):
-    assert told in caused(one, **changes)
+    assert told in cause_of(one, **changes)
 
 
 def test_fewer_collectives_are_no_cause():
-    assert "collectives" not in caused(1.0, comm_calls=(26.0, 13.0), comm_bytes=(2.0, 1.0))
+    assert "collectives" not in cause_of(1.0, comm_calls=(26.0, 13.0), comm_bytes=(2.0, 1.0))
 
 
 @given(any_time, any_time)
 def test_whatever_a_profile_holds_is_no_crash(before, after):
     hostile = dict.fromkeys(("imbalance", "profile_data_s", "comm_calls", "comm_bytes"), (before, after))
-    assert caused(1.0, **hostile).isprintable()
+    assert cause_of(1.0, **hostile).isprintable()
 
 
 def test_what_is_not_slower_has_no_cause():
     pairs = of_ratios([1.0, 1.001] * 3)
-    pace = judged(pairs)["tokens_per_s"]
+    pace = findings_of(pairs)["tokens_per_s"]
     assert likely_cause(pace, pace, pairs) == ""
     assert likely_cause(None, None, []) == ""
 
@@ -490,12 +491,12 @@ def test_what_is_not_slower_has_no_cause():
 # a fresh series
 
 
-def slowed(*ratios: float) -> list[MetricFinding]:
-    return list(judged(of_ratios(ratios)).values())
+def slowed_by(*ratios: float) -> list[MetricFinding]:
+    return list(findings_of(of_ratios(ratios)).values())
 
 
 def test_what_two_series_call_slower_is_told_with_the_numbers_of_the_second():
-    first, second = slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.10, 1.11, 1.09, 1.10, 1.10)
+    first, second = slowed_by(1.30, 1.31, 1.29, 1.30, 1.30), slowed_by(1.10, 1.11, 1.09, 1.10, 1.10)
     pace = next(one for one in confirm(first, second) if one.metric == "tokens_per_s")
     assert pace.word == "regressed"
     assert pace.ratio == pytest.approx(1.1, abs=1e-3)
@@ -504,7 +505,7 @@ def test_what_two_series_call_slower_is_told_with_the_numbers_of_the_second():
 
 
 def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
-    found = confirm(slowed(1.30, 1.31, 1.29, 1.30, 1.30), slowed(1.0, 1.001, 0.999, 1.0, 1.0))
+    found = confirm(slowed_by(1.30, 1.31, 1.29, 1.30, 1.30), slowed_by(1.0, 1.001, 0.999, 1.0, 1.0))
     pace = next(one for one in found if one.metric == "tokens_per_s")
     assert (pace.word, pace.notable) == ("pass", True)
     assert "not confirmed by a fresh series" in pace.said
@@ -514,8 +515,8 @@ def test_what_a_fresh_series_does_not_call_slower_is_none_and_is_told():
 
 def test_a_gain_takes_two_series_as_a_loss_does():
     """Of 20 equal cases, 27 to 73 % of gates used to praise one."""
-    gain, none = slowed(0.80, 0.81, 0.79, 0.80, 0.80), slowed(1.0, 1.001, 0.999, 1.0, 1.0)
-    loss, unsteady = slowed(1.2, 1.21, 1.19, 1.2, 1.2), slowed(1.0, 1.2, 0.9, 1.1, 0.95)
+    gain, none = slowed_by(0.80, 0.81, 0.79, 0.80, 0.80), slowed_by(1.0, 1.001, 0.999, 1.0, 1.0)
+    loss, unsteady = slowed_by(1.2, 1.21, 1.19, 1.2, 1.2), slowed_by(1.0, 1.2, 0.9, 1.1, 0.95)
     assert confirm(gain, gain)[0].word == "improved"
     assert confirm(gain, none)[0].word == confirm(gain, unsteady)[0].word == "pass"
     assert confirm(gain, loss)[0].word == confirm(loss, gain)[0].word == "inconclusive"
@@ -524,10 +525,10 @@ def test_a_gain_takes_two_series_as_a_loss_does():
 
 
 def test_a_gain_is_as_large_in_words_as_in_the_table():
-    pace = slowed(0.9416, 0.9417, 0.9418, 0.9417, 0.9417)[0]
+    pace = slowed_by(0.9416, 0.9417, 0.9418, 0.9417, 0.9417)[0]
     assert pace.said.startswith("5.8% less time per step (5.8% to 5.8%;")
 
 
 def test_what_was_not_flagged_stays_as_the_first_series_says():
-    first = slowed(1.0, 1.001, 0.999, 1.0, 1.0)
-    assert confirm(first, slowed(1.30, 1.31, 1.29, 1.30, 1.30)) == first
+    first = slowed_by(1.0, 1.001, 0.999, 1.0, 1.0)
+    assert confirm(first, slowed_by(1.30, 1.31, 1.29, 1.30, 1.30)) == first

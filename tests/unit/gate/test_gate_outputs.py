@@ -1,7 +1,5 @@
 """A gate's verdict in every form it is told in, whatever names it has to tell."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import resources

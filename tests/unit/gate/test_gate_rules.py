@@ -1,9 +1,8 @@
 """What ``gate:`` in a suite allows, which cases of two plans go together, and what a machine can resolve."""
 
-from __future__ import annotations
-
 import json
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from distbench.cli import main
 from distbench.core.case import Batch, MeasureConfig, OptimizerConfig, PluginChoice
-from distbench.core.errors import SuiteError, UsageError
+from distbench.core.errors import UsageError
 from distbench.gate import calibration, view
 from distbench.gate.arms import GateArm
 from distbench.gate.calibration import CaseCalibration
@@ -26,6 +25,7 @@ from distbench.record import SECOND_SERIES_START
 from distbench.suite import Suite, load_suite
 from distbench.suite.gate import MAX_PAIRS, GateRules, Tolerances
 from support import records
+from support.suites import refusal, write_suite
 
 SUITE = """\
 workload: transformer
@@ -37,25 +37,14 @@ gate: """
 
 
 @pytest.fixture
-def write(tmp_path: Path):
-    def write_suite(gate: str) -> Path:
-        file = tmp_path / "mine.yaml"
-        file.write_text(SUITE + gate + "\n")
-        return file
-
-    return write_suite
+def write(tmp_path) -> Callable[[str], Path]:
+    return lambda gate: write_suite(tmp_path, SUITE + gate + "\n", "mine.yaml")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-def refusal(file: Path) -> list[str]:
-    with pytest.raises(SuiteError) as refused:
-        load_suite(file)
-    return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
 
 
 # the rules of a suite
@@ -98,22 +87,19 @@ def test_what_is_resolved_is_a_suite_with_the_same_rules(write):
     assert again.gate.tolerances_for("zero3", "").peak_memory is None
 
 
-_PART = "expected a fraction between 0 and 1, such as"
+_FRACTION = "expected a fraction between 0 and 1, such as"
 
 
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
         ("{efficency: 3%}", "mine.yaml:6: gate.efficency = '3%': unknown key; did you mean 'efficiency'?"),
-        (
-            "{tokens_per_s: 0}",
-            "mine.yaml:6: gate.tokens_per_s = 0: must be above 0",
-        ),
-        ("{efficiency: 200%}", f"mine.yaml:6: gate.efficiency = '200%': {_PART}"),
-        ("{peak_memory: -1%}", f"mine.yaml:6: gate.peak_memory = '-1%': {_PART}"),
-        ("{comm_bytes: true}", f"mine.yaml:6: gate.comm_bytes = true: {_PART}"),
-        ("{tokens_per_s: }", f"mine.yaml:6: gate.tokens_per_s: {_PART}"),
-        ("{tokens_per_s: {max_drp: 3%}}", f"mine.yaml:6: gate.tokens_per_s = {{max_drp: '3%'}}: {_PART}"),
+        ("{tokens_per_s: 0}", "mine.yaml:6: gate.tokens_per_s = 0: must be above 0"),
+        ("{efficiency: 200%}", f"mine.yaml:6: gate.efficiency = '200%': {_FRACTION}"),
+        ("{peak_memory: -1%}", f"mine.yaml:6: gate.peak_memory = '-1%': {_FRACTION}"),
+        ("{comm_bytes: true}", f"mine.yaml:6: gate.comm_bytes = true: {_FRACTION}"),
+        ("{tokens_per_s: }", f"mine.yaml:6: gate.tokens_per_s: {_FRACTION}"),
+        ("{tokens_per_s: {max_drp: 3%}}", f"mine.yaml:6: gate.tokens_per_s = {{max_drp: '3%'}}: {_FRACTION}"),
         ("{min_pairs: 2}", "mine.yaml:6: gate.min_pairs = 2: must be at least 3"),
         ("{min_pairs: 9, max_pairs: 5}", "mine.yaml:6: gate.min_pairs = 9: must be at most max_pairs = 5"),
         ("{minutes: 0}", "mine.yaml:6: gate.minutes = 0: must be above 0"),
@@ -148,10 +134,10 @@ def plan(*cases, **problems: str) -> Plan:
 
 
 DDP, ZERO = records.case("ddp"), records.case("zero3")
-BUCKET = records.case("ddp", strategy=PluginChoice("ddp", {"bucket_cap_mb": 1}))
+OTHER_BUCKET_SIZE = records.case("ddp", strategy=PluginChoice("ddp", {"bucket_cap_mb": 1}))
 
 
-def words(found) -> dict[str, str]:
+def verdict_words(found) -> dict[str, str]:
     return {each.case: each.word for each in found.verdicts}
 
 
@@ -162,8 +148,8 @@ def test_cases_of_the_same_work_go_together():
 
 
 def test_cases_of_the_same_name_go_together_where_a_value_is_changed():
-    (slot,) = match_cases(plan(BUCKET), plan(DDP)).slots
-    assert slot == (BUCKET, DDP)
+    (slot,) = match_cases(plan(OTHER_BUCKET_SIZE), plan(DDP)).slots
+    assert slot == (OTHER_BUCKET_SIZE, DDP)
 
 
 def test_cases_whose_names_tell_the_changed_value_go_together_by_place():
@@ -175,15 +161,15 @@ def test_cases_whose_names_tell_the_changed_value_go_together_by_place():
 
 
 def test_a_case_that_is_gone_is_missing_and_a_new_one_is_told():
-    assert words(match_cases(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
+    assert verdict_words(match_cases(plan(DDP, ZERO), plan(DDP))) == {ZERO.name: "missing"}
     found = match_cases(plan(DDP), plan(DDP, ZERO))
     assert not found.verdicts
     assert found.skipped == {ZERO.name: "new: the baseline has no such case"}
 
 
 def test_what_only_one_arm_can_run_is_broken_or_incomparable_and_what_none_can_is_skipped():
-    assert words(match_cases(plan(DDP), plan(DDP, ddp="no GPU"))) == {DDP.name: "broken"}
-    assert words(match_cases(plan(DDP, ddp="no GPU"), plan(DDP))) == {DDP.name: "incomparable"}
+    assert verdict_words(match_cases(plan(DDP), plan(DDP, ddp="no GPU"))) == {DDP.name: "broken"}
+    assert verdict_words(match_cases(plan(DDP, ddp="no GPU"), plan(DDP))) == {DDP.name: "incomparable"}
     none = match_cases(plan(DDP, ddp="no GPU"), plan(DDP, ddp="no GPU"))
     assert (none.skipped, none.verdicts, none.slots) == ({DDP.name: "no GPU"}, [], [])
 
@@ -211,7 +197,7 @@ def test_how_a_case_cuts_its_batch_is_no_other_work():
 # what a machine can resolve
 
 
-def known(spread: float = 0.103, steps: int = 10, **changes) -> CaseCalibration:
+def calibration_of(spread: float = 0.103, steps: int = 10, **changes) -> CaseCalibration:
     told = CaseCalibration(
         "ddp", {"tokens_per_s": spread, "efficiency": spread}, 10, 0.5, steps, "2026-01-01"
     )
@@ -219,18 +205,18 @@ def known(spread: float = 0.103, steps: int = 10, **changes) -> CaseCalibration:
 
 
 def test_what_was_calibrated_is_kept_beside_what_was_known(cache):
-    file = calibration.save_calibrations({"a": known(steps=10)})
-    assert calibration.save_calibrations({"b": known(steps=20)}) == file
+    file = calibration.save_calibrations({"a": calibration_of(steps=10)})
+    assert calibration.save_calibrations({"b": calibration_of(steps=20)}) == file
     assert file.is_relative_to(cache)
-    assert calibration.load_calibrations(MeasureConfig(steps=10)) == {"a": known(steps=10)}
-    assert calibration.load_calibrations(MeasureConfig(steps=20)) == {"b": known(steps=20)}
+    assert calibration.load_calibrations(MeasureConfig(steps=10)) == {"a": calibration_of(steps=10)}
+    assert calibration.load_calibrations(MeasureConfig(steps=20)) == {"b": calibration_of(steps=20)}
     assert calibration.load_calibrations(MeasureConfig(steps=30)) == {}
 
 
 def test_calibrations_that_end_at_the_same_time_keep_each_others_cases(cache):
     cases = [f"case {i}" for i in range(16)]
     with ThreadPoolExecutor(8) as many:
-        for saved in [many.submit(calibration.save_calibrations, {case: known()}) for case in cases]:
+        for saved in [many.submit(calibration.save_calibrations, {case: calibration_of()}) for case in cases]:
             saved.result()
     assert sorted(calibration.load_calibrations(MeasureConfig())) == sorted(cases)
 
@@ -250,13 +236,13 @@ def test_calibrations_that_end_at_the_same_time_keep_each_others_cases(cache):
     ],
 )
 def test_a_calibration_that_is_no_such_file_is_as_good_as_not_there(cache, content):
-    file = calibration.save_calibrations({"a": known()})
+    file = calibration.save_calibrations({"a": calibration_of()})
     of_case = json.dumps(json.loads(file.read_text())["cases"]["a"])
     wide = of_case.replace("0.103", "NaN")
     file.write_text(content.replace("KNOWN", of_case).replace("WIDE", wide))
     assert calibration.load_calibrations(MeasureConfig()) == {}
-    calibration.save_calibrations({"b": known()})
-    assert calibration.load_calibrations(MeasureConfig()) == {"b": known()}
+    calibration.save_calibrations({"b": calibration_of()})
+    assert calibration.load_calibrations(MeasureConfig()) == {"b": calibration_of()}
 
 
 def test_what_pairs_of_equal_arms_have_shown_is_the_calibration():
@@ -275,18 +261,18 @@ def test_what_pairs_of_equal_arms_have_shown_is_the_calibration():
 
 def test_a_tolerance_below_what_the_machine_resolves_is_refused_with_the_numbers():
     with pytest.raises(UsageError) as refused:
-        calibration.check_resolution(GateRules(), [DDP], {DDP.id: known()})
+        calibration.check_resolution(GateRules(), [DDP], {DDP.id: calibration_of()})
     smallest = resolvable_effect(0.103, 20)
     assert str(refused.value).startswith(f"gate.tokens_per_s = 3%: for {DDP.name} ")
     assert f"{smallest * 100:.1f}% on with 20 pairs" in str(refused.value)
     assert "gate.max_pairs to 61 (about 30 min 30 s) or measure.steps" in str(refused.value)
     with pytest.raises(UsageError, match=r"measure\.steps") as refused:
-        calibration.check_resolution(GateRules(), [DDP], {DDP.id: known(0.9)})
+        calibration.check_resolution(GateRules(), [DDP], {DDP.id: calibration_of(0.9)})
     assert "gate.max_pairs" not in str(refused.value)
 
 
 def test_a_spread_that_few_pairs_know_badly_refuses_nothing_that_a_smaller_one_would_resolve():
-    spread = known(0.07)
+    spread = calibration_of(0.07)
     assert spread.resolvable_change("tokens_per_s", 20) > 0.03
     calibration.check_resolution(GateRules(), [DDP], {DDP.id: replace(spread, pairs=6)})
     with pytest.raises(UsageError, match="this machine detects changes only from"):
@@ -294,10 +280,10 @@ def test_a_spread_that_few_pairs_know_badly_refuses_nothing_that_a_smaller_one_w
 
 
 def test_a_tolerance_that_the_machine_resolves_or_that_is_not_known_is_not_refused():
-    calibration.check_resolution(GateRules(), [DDP], {DDP.id: known(0.044)})
-    calibration.check_resolution(GateRules(), [DDP], {ZERO.id: known()})
+    calibration.check_resolution(GateRules(), [DDP], {DDP.id: calibration_of(0.044)})
+    calibration.check_resolution(GateRules(), [DDP], {ZERO.id: calibration_of()})
     off = GateRules(tolerances=Tolerances(tokens_per_s=None, efficiency=None))
-    calibration.check_resolution(off, [DDP], {DDP.id: known()})
+    calibration.check_resolution(off, [DDP], {DDP.id: calibration_of()})
 
 
 # what is foreseen
@@ -307,7 +293,7 @@ def test_a_forecast_tells_time_and_what_can_be_seen_as_far_as_it_is_known(write)
     suite = load_suite(write("{min_pairs: 5, max_pairs: 20}"))
     arms = GateArm("main", suite, machine={}), GateArm("mine", suite, machine={})
     found = match_cases(plan(DDP, ZERO), plan(DDP, ZERO))
-    made = forecast_matched(*arms, found, {DDP.id: known(0.044)})
+    made = forecast_matched(*arms, found, {DDP.id: calibration_of(0.044)})
     row, blind = made.rows
     # a warm-up, and the pairs that this spread takes for 3 %
     assert (row.case, row.trials, row.minutes) == (DDP.name, (12, 42), (7.5, 10.5))
@@ -337,7 +323,7 @@ def test_a_forecast_foresees_no_more_pairs_than_the_minutes_allow(write, minutes
     suite = load_suite(write(f"{{min_pairs: 5, max_pairs: 20, minutes: {minutes}}}"))
     arm = GateArm("main", suite, machine={})
     # half a minute a pair, one of them thrown away
-    made = forecast_matched(arm, arm, match_cases(plan(DDP), plan(DDP)), {DDP.id: known(0.044)})
+    made = forecast_matched(arm, arm, match_cases(plan(DDP), plan(DDP)), {DDP.id: calibration_of(0.044)})
     assert told in made.caption
     (row,) = made.rows
     assert row.trials[1] == 2 * (1 + pairs)

@@ -1,7 +1,5 @@
 """The gate's false alarms and its power, simulated: what it promises holds for made-up machines."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace
@@ -34,9 +32,9 @@ from support.launch_noise import LAUNCHES_ONLY, NOISY, QUIET, STEPS, TYPICAL, No
 
 SERIES, CASES = 3000, 20
 CASE = records.case("ddp")
-LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
+CONFIDENCE_LEVELS = {"quiet": QUIET, "typical": TYPICAL, "noisy": NOISY}
 METRICS = ("throughput", "efficiency")
-everywhere = pytest.mark.parametrize("level", LEVELS)
+everywhere = pytest.mark.parametrize("level", CONFIDENCE_LEVELS)
 of_each = pytest.mark.parametrize("metric", METRICS)
 
 
@@ -47,11 +45,11 @@ def simulated(noise: Noise, series: int, seed: int) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def unchanged(level: str, seed: int = 6) -> dict[str, np.ndarray]:
-    return simulated(LEVELS[level], SERIES, seed)
+def equal_arms(level: str, seed: int = 6) -> dict[str, np.ndarray]:
+    return simulated(CONFIDENCE_LEVELS[level], SERIES, seed)
 
 
-def told(log_ratios: np.ndarray, rule: PairRule) -> InterimLook:
+def forecast_text(log_ratios: np.ndarray, rule: PairRule) -> InterimLook:
     """Return what a series tells where the gate ends it."""
     pairs = log_ratios.tolist()
     return next(
@@ -66,15 +64,15 @@ def share(series: np.ndarray, effect: float = 0.03, word: str = "regressed") -> 
 @everywhere
 @of_each
 def test_series_are_simulated_as_the_gate_looks_at_them(level, metric):
-    series, rule = unchanged(level)[metric][:150] + np.log(1.03), PairRule(0.03)
-    at_once, each = ended(series, rule), [told(pairs, rule) for pairs in series]
+    series, rule = equal_arms(level)[metric][:150] + np.log(1.03), PairRule(0.03)
+    at_once, each = ended(series, rule), [forecast_text(pairs, rule) for pairs in series]
     assert at_once.words.tolist() == [seen.word for seen in each]
     assert at_once.pairs.tolist() == [seen.pairs for seen in each]
 
 
 @functools.cache
 def false_alarms(level: str, metric: str, seed: int = 6) -> float:
-    return share(unchanged(level, seed)[metric])
+    return share(equal_arms(level, seed)[metric])
 
 
 @pytest.mark.parametrize(
@@ -82,8 +80,8 @@ def false_alarms(level: str, metric: str, seed: int = 6) -> float:
     [("quiet", 0.019, 0.026), ("typical", 0.044, 0.062), ("noisy", 0.103, 0.145)],
 )
 def test_the_made_up_machines_have_the_spread_of_the_reference(level, spread, of_efficiency):
-    assert np.std(unchanged(level)["throughput"]) == pytest.approx(spread, rel=0.1)
-    assert np.std(unchanged(level)["efficiency"]) == pytest.approx(of_efficiency, rel=0.1)
+    assert np.std(equal_arms(level)["throughput"]) == pytest.approx(spread, rel=0.1)
+    assert np.std(equal_arms(level)["efficiency"]) == pytest.approx(of_efficiency, rel=0.1)
 
 
 @everywhere
@@ -100,17 +98,17 @@ def test_with_a_second_series_2_percent_of_suites_have_a_false_alarm_at_most(lev
     assert 1 - (1 - confirmed) ** CASES <= 0.02
 
 
-def stopped(level: str, loss: float, effect: float = 0.03) -> float:
+def stop_rate(level: str, loss: float, effect: float = 0.03) -> float:
     """Share of gates that a true loss of throughput fails: both series have to see it."""
-    shares = [share(unchanged(level, seed)["throughput"] + np.log1p(loss), effect) for seed in (6, 7)]
+    shares = [share(equal_arms(level, seed)["throughput"] + np.log1p(loss), effect) for seed in (6, 7)]
     return shares[0] * shares[1]
 
 
 def test_twice_the_default_tolerance_is_stopped_in_nine_gates_of_ten_on_a_typical_machine():
     """A loss of efficiency is one of throughput: what is lost between devices is lost by all of them."""
     own = Tolerances()
-    assert stopped("typical", 2 * own.tokens_per_s) >= 0.9
-    assert stopped("typical", 2 * own.efficiency) >= 0.9
+    assert stop_rate("typical", 2 * own.tokens_per_s) >= 0.9
+    assert stop_rate("typical", 2 * own.efficiency) >= 0.9
 
 
 def test_an_efficiency_alone_is_stopped_likewise_where_the_throughput_is_not_gated():
@@ -121,7 +119,7 @@ def test_an_efficiency_alone_is_stopped_likewise_where_the_throughput_is_not_gat
 
 def blocks(seed: int, lost: float = 0.0) -> np.ndarray:
     """Blocks on a typical machine whose N devices lose *lost* and one device nothing."""
-    of_pace, of_efficiency = (unchanged("typical", seed)[metric] for metric in METRICS)
+    of_pace, of_efficiency = (equal_arms("typical", seed)[metric] for metric in METRICS)
     return np.stack([of_pace - of_efficiency, of_pace + np.log1p(lost)], axis=-1)
 
 
@@ -149,7 +147,7 @@ def timed(log_ratio: float) -> tuple[Record, Record]:
 
 def spread(level: str) -> float:
     """Deviation of a pair as ``calibrate`` would store it after very many."""
-    _, deviation = TIME_ESTIMATOR.mean(unchanged(level)["throughput"].ravel().tolist())
+    _, deviation = TIME_ESTIMATOR.mean(equal_arms(level)["throughput"].ravel().tolist())
     return deviation
 
 
@@ -157,20 +155,20 @@ def spread(level: str) -> float:
 @pytest.mark.parametrize("loss", [0.03, 0.06, 0.10])
 def test_the_power_that_is_printed_is_that_of_both_series(level, loss):
     """By its formula, from the spread alone, beside gates that were simulated."""
-    assert gate_power(spread(level), loss, PairRule(0.03)) == pytest.approx(stopped(level, loss), abs=0.06)
+    assert gate_power(spread(level), loss, PairRule(0.03)) == pytest.approx(stop_rate(level, loss), abs=0.06)
 
 
 @pytest.mark.parametrize("level", ["quiet", "typical"])
 def test_the_loss_that_is_said_to_be_stopped_in_90_percent_is(level):
-    assert stopped(level, stopped_loss(spread(level), PairRule(0.03))) == pytest.approx(0.9, abs=0.05)
+    assert stop_rate(level, stopped_loss(spread(level), PairRule(0.03))) == pytest.approx(0.9, abs=0.05)
 
 
 def test_no_suite_of_20_equal_cases_in_a_hundred_fails_or_is_praised_on_a_typical_machine():
     limits = {"throughput": Tolerances().tokens_per_s, "efficiency": Tolerances().efficiency}
     for word in ("regressed", "improved"):
         each = [
-            share(unchanged("typical", 6)[metric], limit, word)
-            * share(unchanged("typical", 7)[metric], limit, word)
+            share(equal_arms("typical", 6)[metric], limit, word)
+            * share(equal_arms("typical", 7)[metric], limit, word)
             for metric, limit in limits.items()
         ]
         assert 1 - (1 - sum(each)) ** CASES <= 0.01, word
@@ -178,8 +176,8 @@ def test_no_suite_of_20_equal_cases_in_a_hundred_fails_or_is_praised_on_a_typica
 
 def test_losses_that_creep_pass_one_by_one_and_are_stopped_against_a_pinned_baseline():
     """Ten changes of 2 %: each is below the tolerance, all together cost 22 %."""
-    assert (1 - stopped("typical", 0.02)) ** 10 >= 0.5
-    assert stopped("typical", 1.02**10 - 1) >= 0.99
+    assert (1 - stop_rate("typical", 0.02)) ** 10 >= 0.5
+    assert stop_rate("typical", 1.02**10 - 1) >= 0.99
 
 
 # the peak memory
@@ -191,34 +189,34 @@ def two_levels(cases: int, seed: int, more: float = 0.0) -> np.ndarray:
     return np.log1p(0.028) * (highs[..., 1] * 1.0 - highs[..., 0]) + np.log1p(more)
 
 
-def of_memory(word: str, seed: int, more: float = 0.0) -> float:
+def memory_rules(word: str, seed: int, more: float = 0.0) -> float:
     rule = paired_rules(GateRules(), Tolerances())["peak_memory"]
     return ended(two_levels(4000, seed, more), rule).share(word)
 
 
 def test_a_memory_of_two_levels_makes_no_false_alarm_and_hides_no_growth():
-    assert of_memory("regressed", 1) * of_memory("regressed", 2) <= 0.0005
-    assert of_memory("regressed", 1, more=0.02) * of_memory("regressed", 2, more=0.02) >= 0.9
-    assert of_memory("inconclusive", 1) <= 0.2
+    assert memory_rules("regressed", 1) * memory_rules("regressed", 2) <= 0.0005
+    assert memory_rules("regressed", 1, more=0.02) * memory_rules("regressed", 2, more=0.02) >= 0.9
+    assert memory_rules("inconclusive", 1) <= 0.2
 
 
 def test_a_slow_down_of_6_percent_is_seen_on_a_typical_machine():
-    assert share(unchanged("typical")["throughput"] + np.log(1.06)) >= 0.95
+    assert share(equal_arms("typical")["throughput"] + np.log(1.06)) >= 0.95
 
 
 @pytest.mark.parametrize("effect", [0.03, 0.05])
 def test_an_efficiency_lower_by_10_percent_is_seen_on_a_typical_machine(effect):
-    assert share(unchanged("typical")["efficiency"] + np.log(1.10), effect) >= 0.98
+    assert share(equal_arms("typical")["efficiency"] + np.log(1.10), effect) >= 0.98
 
 
 @everywhere
 def test_no_slow_down_of_10_percent_passes(level):
     """Not even where the machine is too noisy to be sure of it: it is inconclusive then."""
-    assert share(unchanged(level)["throughput"] + np.log(1.10), word="pass") <= 0.01
+    assert share(equal_arms(level)["throughput"] + np.log(1.10), word="pass") <= 0.01
 
 
 def test_a_machine_too_noisy_for_the_tolerance_does_not_pass_it():
-    assert share(unchanged("noisy")["throughput"], word="inconclusive") > 0.8
+    assert share(equal_arms("noisy")["throughput"], word="inconclusive") > 0.8
     assert resolvable_effect(0.103, 20) > 0.03
 
 
@@ -252,13 +250,13 @@ def test_bad_launches_neither_blind_the_gate_nor_leave_it_undecided():
     assert share(with_bad_launches(12, 0.0)) <= 0.01
 
 
-@pytest.mark.parametrize("kind", [*LEVELS, "bad launches"])
+@pytest.mark.parametrize("kind", [*CONFIDENCE_LEVELS, "bad launches"])
 def test_the_interval_of_a_series_holds_in_95_percent_although_its_width_ends_it(kind):
     series, rule = (
-        with_bad_launches(14, 0.0) if kind == "bad launches" else unchanged(kind)["throughput"],
+        with_bad_launches(14, 0.0) if kind == "bad launches" else equal_arms(kind)["throughput"],
         PairRule(0.03),
     )
-    ends = [told(pairs, rule) for pairs in series[:600]]
+    ends = [forecast_text(pairs, rule) for pairs in series[:600]]
     # three standard errors below
     assert np.mean([seen.low <= 1 <= seen.high for seen in ends]) >= 0.95 - 0.027
 
@@ -270,11 +268,11 @@ def found(seen: InterimLook) -> MetricFinding:
 def test_few_gates_pass_with_a_bound_below_the_true_loss():
     """A loss of 5 %: a series that missed it by luck must not hide what the other one showed."""
     rule, wrong = PairRule(0.03), 0
-    pairs_of_series = zip(*(unchanged("typical", seed)["throughput"][:800] for seed in (6, 7)), strict=True)
+    pairs_of_series = zip(*(equal_arms("typical", seed)["throughput"][:800] for seed in (6, 7)), strict=True)
     for first, second in pairs_of_series:
-        verdict = found(told(first + math.log(1.05), rule))
+        verdict = found(forecast_text(first + math.log(1.05), rule))
         if is_flagged(verdict):
-            (verdict,) = confirm([verdict], [found(told(second + math.log(1.05), rule))])
+            (verdict,) = confirm([verdict], [found(forecast_text(second + math.log(1.05), rule))])
         wrong += verdict.word == "pass" and verdict.high < 1.05
     # 3.9% of 1,500 with the bound of the second series alone, 2.5% with that of both
     assert wrong / 800 <= 0.035
@@ -284,9 +282,9 @@ def test_a_drift_alone_is_no_regression():
     """A machine that slows down by 4 % from launch to launch, without any other noise to hide it."""
     times = np.exp(0.04 * np.arange(40)).reshape(1, 20, 2)
     drift = np.log(launch_noise.by_arm(times))
-    assert told(np.diff(drift[0])[:, 0], PairRule(0.03)).word == "pass"
+    assert forecast_text(np.diff(drift[0])[:, 0], PairRule(0.03)).word == "pass"
     in_one_order = np.diff(np.log(times[0]))[:, 0]
-    assert told(in_one_order, PairRule(0.03)).word == "regressed"
+    assert forecast_text(in_one_order, PairRule(0.03)).word == "regressed"
 
 
 def test_a_drift_that_wanders_is_no_regression():

@@ -1,7 +1,5 @@
 """Messages between processes: each arrives as it was sent, or not at all."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from dataclasses import replace
@@ -15,7 +13,6 @@ from distbench.ipc.launch_spec import LaunchSpec, PythonTarget, RankRange
 from distbench.ipc.messages import (
     BuildEvents,
     FileChunk,
-    Message,
     MessageError,
     NodeFacts,
     RankExit,
@@ -68,7 +65,7 @@ LAUNCH = LaunchSpec(
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
+def test_a_message_arrives_as_it_was_sent(message):
     assert decode_message(encode_message(message)) == message
 
 
@@ -82,13 +79,13 @@ def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
         (b'{"type": "StartLaunch", "spec": {"command": "sh"}}', "spec.command: 'sh': expected one of"),
     ],
 )
-def test_what_is_no_message_is_named(encoded: bytes, told: str) -> None:
+def test_what_is_no_message_is_named(encoded, told):
     with pytest.raises(MessageError) as refused:
         decode_message(encoded)
     assert told in str(refused.value)
 
 
-def test_a_local_channel_delivers_what_has_come_and_notices_the_end() -> None:
+def test_a_local_channel_delivers_what_has_come_and_notices_the_end():
     near, far = socket.socketpair()
     ours, theirs = LocalChannel(near), LocalChannel(far)
     ours.send(StopLaunch())
@@ -107,7 +104,7 @@ def test_a_local_channel_delivers_what_has_come_and_notices_the_end() -> None:
     theirs.close()
 
 
-def test_a_fork_server_of_another_version_is_named_as_such(tmp_path: Path) -> None:
+def test_a_fork_server_of_another_version_is_named_as_such(tmp_path):
     other = tmp_path / "python"
     other.write_text(
         f"#!{sys.executable}\nimport os, sys, time\n"

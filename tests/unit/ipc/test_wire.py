@@ -1,7 +1,5 @@
 """Connections of agents: who knows the token gets in, and nobody else gets a word in."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import resource
@@ -22,7 +20,7 @@ Pair = tuple[socket.socket, socket.socket]
 
 
 @pytest.fixture
-def connected() -> Iterator[Callable[[], Pair]]:
+def connected_pair() -> Iterator[Callable[[], Pair]]:
     """Makes connections over TCP: the controller's end and the agent's."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -34,16 +32,16 @@ def connected() -> Iterator[Callable[[], Pair]]:
         yield made
 
 
-def wires(pair: Pair, token: str, other: str) -> tuple[AuthenticatedChannel, AuthenticatedChannel]:
+def channel_pair(pair: Pair, token: str, other: str) -> tuple[AuthenticatedChannel, AuthenticatedChannel]:
     with ThreadPoolExecutor() as both:
         controller = both.submit(AuthenticatedChannel, pair[0], token, CONTROLLER_ROLE)
         agent = both.submit(AuthenticatedChannel, pair[1], other, AGENT_ROLE)
         return controller.result(), agent.result()
 
 
-def test_messages_arrive_whole_and_in_their_order(connected: Callable[[], Pair]) -> None:
+def test_messages_arrive_whole_and_in_their_order(connected_pair):
     token = new_token()
-    controller, agent = wires(connected(), token, token)
+    controller, agent = channel_pair(connected_pair(), token, token)
     sent = [LaunchFailed("é" * n) for n in (1, 100_000, 3)]
     for message in sent:
         controller.send(message)
@@ -58,11 +56,9 @@ def test_messages_arrive_whole_and_in_their_order(connected: Callable[[], Pair])
     assert not controller.alive
 
 
-def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
-    connected: Callable[[], Pair],
-) -> None:
-    token, pair = new_token(), connected()
-    controller, agent = wires(pair, token, token)
+def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(connected_pair):
+    token, pair = new_token(), connected_pair()
+    controller, agent = channel_pair(pair, token, token)
     controller.send(StopLaunch())
     # it has come, whatever took so long on this end
     select.select([pair[1]], [], [])
@@ -73,13 +69,13 @@ def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(
     assert agent.seconds_silent() > 0
 
 
-def test_who_does_not_know_the_token_is_refused(connected: Callable[[], Pair]) -> None:
+def test_who_does_not_know_the_token_is_refused(connected_pair):
     with pytest.raises(ChannelError, match="wrong token"):
-        wires(connected(), new_token(), new_token())
+        channel_pair(connected_pair(), new_token(), new_token())
 
 
-def test_who_sends_back_what_it_was_sent_is_refused(connected: Callable[[], Pair]) -> None:
-    ours, theirs = connected()
+def test_who_sends_back_what_it_was_sent_is_refused(connected_pair):
+    ours, theirs = connected_pair()
 
     def reflect() -> None:
         theirs.sendall(theirs.recv(32) * 2)
@@ -89,10 +85,10 @@ def test_who_sends_back_what_it_was_sent_is_refused(connected: Callable[[], Pair
         AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
 
 
-def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pair]) -> None:
+def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
     token, heard = new_token(), bytearray()
-    ours, theirs = connected()
-    near, far = connected()
+    ours, theirs = connected_pair()
+    near, far = connected_pair()
 
     def overhear() -> None:
         far.sendall(theirs.recv(32))
@@ -101,8 +97,8 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pai
         far.sendall(theirs.recv(32, socket.MSG_WAITALL))
 
     threading.Thread(target=overhear).start()
-    wires((ours, near), token, token)
-    again, stranger = connected()
+    channel_pair((ours, near), token, token)
+    again, stranger = connected_pair()
     stranger.sendall(heard)
     with pytest.raises(ChannelError, match="wrong token"):
         AuthenticatedChannel(again, token, CONTROLLER_ROLE)
@@ -116,8 +112,8 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected: Callable[[], Pai
         pytest.param(bytes(4096), id="zeros"),
     ],
 )
-def test_a_stray_connection_is_refused(connected: Callable[[], Pair], stray: bytes) -> None:
-    ours, theirs = connected()
+def test_a_stray_connection_is_refused(connected_pair, stray):
+    ours, theirs = connected_pair()
     theirs.sendall(stray)
     theirs.shutdown(socket.SHUT_WR)
     with pytest.raises(ChannelError, match="no handshake"):
@@ -125,10 +121,10 @@ def test_a_stray_connection_is_refused(connected: Callable[[], Pair], stray: byt
 
 
 @pytest.mark.parametrize("length", [2, 1 << 31])
-def test_what_somebody_puts_into_a_connection_ends_it(connected: Callable[[], Pair], length: int) -> None:
+def test_what_somebody_puts_into_a_connection_ends_it(connected_pair, length):
     token = new_token()
-    pair = connected()
-    controller, agent = wires(pair, token, token)
+    pair = connected_pair()
+    controller, agent = channel_pair(pair, token, token)
     controller.send(StopLaunch())
     assert agent.receive(5) == [StopLaunch()]
     pair[0].sendall(struct.pack(">I", length) + bytes(hashlib.sha256().digest_size) + b"{}")
@@ -137,21 +133,21 @@ def test_what_somebody_puts_into_a_connection_ends_it(connected: Callable[[], Pa
     assert not agent.alive
 
 
-def test_an_end_that_is_alive_is_never_silent_for_long(connected: Callable[[], Pair]) -> None:
+def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair):
     token = new_token()
-    controller, _agent = wires(connected(), token, token)
+    controller, _agent = channel_pair(connected_pair(), token, token)
     for _ in range(3):
         assert controller.receive(2.5) == []
         assert controller.seconds_silent() < 1
 
 
-def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[], Pair]) -> None:
+def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
     try:
         token = new_token()
-        controller, agent = wires(connected(), token, token)
+        controller, agent = channel_pair(connected_pair(), token, token)
         assert agent.fileno() > 1023
         controller.send(StopLaunch())
         assert agent.receive(10) == [StopLaunch()]
@@ -162,9 +158,9 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected: Callable[[
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Callable[[], Pair]) -> None:
+def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair):
     token = new_token()
-    controller, agent = wires(connected(), token, token)
+    controller, agent = channel_pair(connected_pair(), token, token)
     with pytest.raises(ChannelError, match=r"invalid message: 67,108,9\d\d bytes, the maximum is 67,108,864"):
         controller.send(FileChunk("weights", 0, data=b"x" * (64 << 20)))
     controller.send(StopLaunch())
@@ -179,11 +175,9 @@ def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected: Call
         b'{"type": "RankExit", "rank": "0", "code": 0, "at": 0.0}',
     ],
 )
-def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(
-    connected: Callable[[], Pair], text: bytes
-) -> None:
+def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(connected_pair, text):
     token = new_token()
-    controller, agent = wires(connected(), token, token)
+    controller, agent = channel_pair(connected_pair(), token, token)
     with agent._sending:
         frame = len(text).to_bytes(4, "big") + agent._mac(AGENT_ROLE, agent._sent, text) + text
         agent._sent += 1

@@ -1,15 +1,12 @@
 """What a check costs by prediction, and the reduced work of checks that would take too long."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distbench.core.case import Batch, Case, Device, PluginChoice, PrecisionConfig
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.job import PlannedTrial
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence import CheckOptions, CheckSection, EquivalenceJob
@@ -19,6 +16,7 @@ from distbench.record import Record
 from support.check_records import DDP, none, reference, rounding, trained
 from support.records import with_options
 from support.runs import call
+from support.suites import write_suite
 
 MACHINE = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
 LARGE = dataclasses.replace(
@@ -41,7 +39,7 @@ def predicted_s(of: list[PlannedTrial]) -> float:
     return sum(EquivalenceJob().predicted_seconds(task) or 0.0 for task in of)
 
 
-def test_a_small_model_is_checked_on_its_own_work() -> None:
+def test_a_small_model_is_checked_on_its_own_work():
     small = dataclasses.replace(
         LARGE, workload=PluginChoice("transformer", {"preset": "tiny", "seq_len": 128})
     )
@@ -49,7 +47,7 @@ def test_a_small_model_is_checked_on_its_own_work() -> None:
     assert {options_of(task).work for task in tasks(small)} == {""}
 
 
-def test_work_that_would_take_too_long_is_reduced_and_nothing_else_is_changed() -> None:
+def test_work_that_would_take_too_long_is_reduced_and_nothing_else_is_changed():
     made, full = tasks(LARGE), tasks(LARGE, work="full")
     assert predicted_s(made) <= 600 < predicted_s(full)
     for task, whole in zip(made, full, strict=True):
@@ -63,7 +61,7 @@ def test_work_that_would_take_too_long_is_reduced_and_nothing_else_is_changed() 
     assert case.case.optimizer == LARGE.optimizer
 
 
-def test_the_most_work_is_taken_that_the_minutes_allow() -> None:
+def test_the_most_work_is_taken_that_the_minutes_allow():
     sizes = []
     for minutes in (0.001, 10.0, 100.0, 1e6):
         made = tasks(LARGE, minutes=minutes)
@@ -74,7 +72,7 @@ def test_the_most_work_is_taken_that_the_minutes_allow() -> None:
     assert sizes[-1] == predicted_s(tasks(LARGE, work="full"))
 
 
-def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
+def test_the_least_work_still_has_several_layers_rows_and_token_ids():
     made = tasks(LARGE, minutes=0.001)
     least = made[0].case.workload.options
     assert {options_of(task).work for task in made} == {
@@ -91,15 +89,13 @@ def test_the_least_work_still_has_several_layers_rows_and_token_ids() -> None:
         (PluginChoice("cp", {"implementation": "ring"}), "cuda", {"depth": 2, "seq_len": 256}),
     ],
 )
-def test_reduced_work_can_still_be_divided_among_the_devices(
-    strategy: PluginChoice, device: Device, least: dict[str, int]
-) -> None:
+def test_reduced_work_can_still_be_divided_among_the_devices(strategy, device, least):
     case = dataclasses.replace(LARGE, strategy=strategy, world_size=4, batch=Batch(8, 8, 1), device=device)
     for task in tasks(case, minutes=0.001):
         assert least.items() <= task.case.workload.options.items()
 
 
-def test_a_case_in_16_bits_rests_on_the_suites_own_case_in_fp32_on_reduced_work_too() -> None:
+def test_a_case_in_16_bits_rests_on_the_suites_own_case_in_fp32_on_reduced_work_too():
     half = dataclasses.replace(LARGE, name="half", precision=PrecisionConfig(compute="bf16"))
     made = [task for task in tasks(half, LARGE) if options_of(task).role == "case"]
     assert {options_of(task).also for task in made if options_of(task).of == half.id} == {LARGE.id}
@@ -117,7 +113,7 @@ def on_reduced_work(record: Record) -> Record:
     return dataclasses.replace(record, case=less, case_id=less.id, job=job)
 
 
-def test_a_verdict_on_reduced_work_says_so() -> None:
+def test_a_verdict_on_reduced_work_says_so():
     held = on_reduced_work(reference())
     found = judge_cases([held, on_reduced_work(trained(rounding))], 0.001)[DDP.id]
     assert "adamw, on reduced work (depth 2); an error of" in found.sentence
@@ -130,7 +126,7 @@ def test_a_verdict_on_reduced_work_says_so() -> None:
     assert "reduced" not in full.sentence
 
 
-def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
+def test_losses_on_reduced_work_say_nothing_about_the_timed_trials():
     records = [on_reduced_work(reference()), on_reduced_work(trained(rounding))]
     assert EquivalenceResults(EquivalenceJob()).expected_losses(records) == {}
     assert EquivalenceResults(EquivalenceJob()).expected_losses([reference(), trained(rounding)])
@@ -138,18 +134,19 @@ def test_losses_on_reduced_work_say_nothing_about_the_timed_trials() -> None:
 
 @pytest.mark.train
 @pytest.mark.parametrize(("keys", "expected"), [("", True), ("work: full", False)])
-def test_a_plan_tells_what_a_check_costs_and_whether_its_work_is_reduced(
-    keys: str, expected: bool, tmp_path: Path
-) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text(f"""
+def test_a_plan_tells_what_a_check_costs_and_whether_its_work_is_reduced(keys, expected, tmp_path):
+    suite = write_suite(
+        tmp_path,
+        f"""
 workload: {{transformer: {{preset: gpt2-small, seq_len: 1024}}}}
 data: text
 batch: {{global_batch_size: 8}}
 strategies: [ddp]
 world_sizes: [2]
 check: {{{keys}}}
-""")
+""",
+        "mine.yaml",
+    )
     text = " ".join(call("plan", str(suite), "--device", "cpu").stdout.split())
     assert "(from the workload's formulas" in text
     assert ("on reduced work (seq_len" in text) == expected

@@ -1,9 +1,6 @@
 """Collectives: nccl-tests' numbers over real ranks, and how they are planned, judged, shown and compared."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,17 +26,19 @@ from distbench.record import Record, Status
 from distbench.suite.gate import parse_gate as gate_rules
 from distbench.views.base import all_views
 from support.records import case, failed, info, job_of, measured
-from support.runs import OF_OUR_OWN, QUICK, Distbench, Finished
+from support.runs import OF_OUR_OWN, QUICK, Finished
+from support.suites import write_suite
 
-ASKED = "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
-SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{ASKED}\n"
+REQUESTED = (
+    "collectives: {sizes: [4KiB, 64KiB], dtypes: [fp32, bf16], iterations: 3, trials: 2, seconds: 0.2}"
+)
+SUITE = QUICK.replace("trials: 1", "trials: 0") + f"strategies: [ddp, fsdp]\n{REQUESTED}\n"
 NOISE = (0.99, 1.01)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 
 
 def written(folder: Path, text: str) -> str:
-    file = folder / "mine.yaml"
-    file.write_text(text)
+    file = write_suite(folder, text, "mine.yaml")
     return str(file)
 
 
@@ -69,21 +68,21 @@ def analysed(*records: Record, of: Case) -> RunAnalysis:
         (["1MiB", 512, "1 kB"], 2, (512, 1000, 1 << 20)),
     ],
 )
-def test_sizes_are_a_range_by_its_factor_or_a_list(asked: Any, factor: int, sizes: tuple[int, ...]) -> None:
+def test_sizes_are_a_range_by_its_factor_or_a_list(asked, factor, sizes):
     assert message_sizes(asked, factor, "cpu") == sizes
 
 
-def test_automatic_sizes_go_further_on_gpus() -> None:
+def test_automatic_sizes_go_further_on_gpus():
     assert message_sizes("auto", 4, "cuda")[-1] > message_sizes("auto", 4, "cpu")[-1]
 
 
-def test_all_ranks_have_the_same_share_of_an_array() -> None:
+def test_all_ranks_have_the_same_share_of_an_array():
     assert element_count(1024, 4, 2) == 256
     assert element_count(1000, 4, 3) == 249, "rounded down to shares"
     assert element_count(1, 4, 3) == 3, "at least one element each"
 
 
-def test_groups_are_formed_once() -> None:
+def test_groups_are_formed_once():
     """Ranks of two nodes; what would be the ranks of another group again is left out with the reason."""
     two = [0, 0, 1, 1]
     assert rank_groups("all", two).members == ((0, 1, 2, 3),)
@@ -98,7 +97,7 @@ def test_groups_are_formed_once() -> None:
     )
 
 
-def test_the_factors_are_those_of_nccl_tests() -> None:
+def test_the_factors_are_those_of_nccl_tests():
     factors = {op: bus_factor(op, 4) for op in OPERATIONS}
     shared = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 0.75)
     assert factors == {"all_reduce": 1.5, **shared, "broadcast": 1.0, "send_recv": 1.0}
@@ -115,10 +114,8 @@ def test_the_factors_are_those_of_nccl_tests() -> None:
         ("collectives: true\nworld_sizes: [1]", "there is nothing to measure"),
     ],
 )
-def test_a_mistake_in_the_section_is_named(
-    distbench: Distbench, tmp_path: Path, section: str, place: str
-) -> None:
-    text = SUITE.replace(ASKED, section)
+def test_a_mistake_in_the_section_is_named(distbench, tmp_path, section, place):
+    text = SUITE.replace(REQUESTED, section)
     text = text.replace("world_sizes: [2]\n", "") if "world_sizes: [1]" in section else text
     done = distbench("plan", written(tmp_path, text))
     assert done.returncode == 2
@@ -133,16 +130,14 @@ def test_a_mistake_in_the_section_is_named(
         (("--sizes", "4XiB"), "--sizes 4XiB: collectives.sizes = ['4XiB']"),
     ],
 )
-def test_a_mistake_in_an_option_names_the_option(
-    distbench: Distbench, asked: tuple[str, str], told: str
-) -> None:
+def test_a_mistake_in_an_option_names_the_option(distbench, asked, told):
     done = distbench("collectives", *asked)
     assert done.returncode == 2
     assert told in done.stderr
 
 
 @pytest.mark.train
-def test_a_plan_has_them_once_for_each_number_of_devices(distbench: Distbench, tmp_path: Path) -> None:
+def test_a_plan_has_them_once_for_each_number_of_devices(distbench, tmp_path):
     """Whatever the strategies; and under one id, whatever else the suite trains."""
     ids = []
     small = SUITE.replace(*OF_OUR_OWN).replace(
@@ -162,9 +157,7 @@ def test_a_plan_has_them_once_for_each_number_of_devices(distbench: Distbench, t
 @pytest.mark.parametrize(
     ("wrong", "gravity", "finding"), [(0, "ok", "pass"), (3, "bad", "invalid"), (None, None, "missing")]
 )
-def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(
-    wrong: int | None, gravity: str | None, finding: str
-) -> None:
+def test_a_wrong_result_is_a_bad_verdict_on_the_cases_on_as_many_devices(wrong, gravity, finding):
     ddp = case("ddp")
     run = analysed(record([row(1e9, wrong=wrong)], ddp), of=ddp)
     (shown,) = run.cases
@@ -198,7 +191,7 @@ def words_of_columns(pairs: int, slower: float, rng: np.random.Generator) -> lis
     return [finding.word for finding in verdict.findings]
 
 
-def test_columns_that_scatter_alike_tell_each_others_spread() -> None:
+def test_columns_that_scatter_alike_tell_each_others_spread():
     rng = np.random.default_rng(4)
     unchanged = [words_of_columns(10, 0.0, rng) for _ in range(100)]
     # by the spread of each column alone 81% are inconclusive, and of the slower ones 65% are found
@@ -208,7 +201,7 @@ def test_columns_that_scatter_alike_tell_each_others_spread() -> None:
     assert np.mean([words[0] == "regressed" for words in slower]) >= 0.9
 
 
-def test_a_gate_compares_the_columns_of_both_arms() -> None:
+def test_a_gate_compares_the_columns_of_both_arms():
     ddp = case("ddp")
     column = {"unit": "B/s", "better": "higher", "over_ranks": "first", "doc": "Bandwidth."}
 
@@ -240,7 +233,7 @@ def test_a_gate_compares_the_columns_of_both_arms() -> None:
 
 
 @pytest.mark.parametrize("value", ["10%", 0.1])
-def test_a_gate_names_the_kind_and_its_tolerance(value: object) -> None:
+def test_a_gate_names_the_kind_and_its_tolerance(value):
     rules, mistakes = gate_rules({"links": value})
     assert rules is not None and not mistakes
     assert (rules.columns, rules.required) == ({"links": 0.1}, ("links",))
@@ -251,9 +244,7 @@ def test_a_gate_names_the_kind_and_its_tolerance(value: object) -> None:
     ]
 
 
-def test_a_gate_makes_them_in_both_arms_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_makes_them_in_both_arms_in_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parents[2] / "plugins"))
     values = {column.name: 1e9 for column in job_kind("collectives").columns} | {"loss": 2.5}
     log = tmp_path / "log"
@@ -279,14 +270,14 @@ gate: {{efficiency: false, peak_memory: false, links: 10%}}
     assert arms == {"baseline": 4, "candidate": 4}
 
 
-def test_a_failed_trial_is_no_measurement() -> None:
+def test_a_failed_trial_is_no_measurement():
     ddp = case("ddp")
     broken = replace(failed(_placeholder_case(2, "cpu")), job=job_of("collectives", cases=[ddp.id]))
     (shown,) = analysed(broken, of=ddp).cases
     assert [verdict.gravity for verdict in shown.verdicts.values()] == ["unknown"]
 
 
-def test_the_slowest_node_counts_and_trials_make_the_interval() -> None:
+def test_the_slowest_node_counts_and_trials_make_the_interval():
     ddp = case("ddp")
     node = {"group": "node"}
     trials = [
@@ -303,7 +294,7 @@ def test_the_slowest_node_counts_and_trials_make_the_interval() -> None:
     )
 
 
-def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
+def test_two_runs_are_compared_by_operation_size_dtype_and_group():
     ddp = case("ddp")
 
     def trials(pace: float, *more: dict[str, Any]) -> list[Record]:
@@ -324,7 +315,7 @@ def test_two_runs_are_compared_by_operation_size_dtype_and_group() -> None:
     assert "1 measurement in only one of the runs" in text
 
 
-def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
+def bytes_moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
     about = {"rank": 0, "step": 0, "place": 0, "op": "all_reduce", "ran": "all_reduce", "dtype": "float32"}
     return {**about, "group_size": 2, "nodes": 1, "bytes": size, "transfer_s": seconds, **changed}
 
@@ -333,18 +324,16 @@ def moved(size: int, seconds: float | None, **changed: Any) -> dict[str, Any]:
     ("messages", "share", "reason"),
     [
         # alone, 4 KiB take 1 ms and 12 KiB take 3 ms, so 8 KiB take 2 ms
-        ([moved(8192, 0.004)], 0.5, ""),
-        ([moved(4096, 0.001), moved(12288, 0.003)], 1.0, ""),
-        ([moved(4096, 0.002), moved(8, 5.0)], 0.5, ""),
-        ([moved(1 << 20, 0.004)], None, "outside the sizes that were measured alone"),
-        ([moved(8192, None)], None, "times of individual collectives"),
-        ([moved(8192, 0.004, nodes=2)], None, "this collective was not measured alone"),
-        ([moved(8192, 0.004, dtype="bfloat16")], None, "this collective was not measured alone"),
+        ([bytes_moved(8192, 0.004)], 0.5, ""),
+        ([bytes_moved(4096, 0.001), bytes_moved(12288, 0.003)], 1.0, ""),
+        ([bytes_moved(4096, 0.002), bytes_moved(8, 5.0)], 0.5, ""),
+        ([bytes_moved(1 << 20, 0.004)], None, "outside the sizes that were measured alone"),
+        ([bytes_moved(8192, None)], None, "times of individual collectives"),
+        ([bytes_moved(8192, 0.004, nodes=2)], None, "this collective was not measured alone"),
+        ([bytes_moved(8192, 0.004, dtype="bfloat16")], None, "this collective was not measured alone"),
     ],
 )
-def test_what_a_training_attains_is_measured_by_the_same_messages_alone(
-    messages: list[dict[str, Any]], share: float | None, reason: str
-) -> None:
+def test_what_a_training_attains_is_measured_by_the_same_messages_alone(messages, share, reason):
     ddp = case("ddp")
     alone = record([row(4096e3, bytes=4096), row(4096e3, bytes=12288)], ddp)
     training = replace(measured(ddp), tables={"collectives": messages})
@@ -361,7 +350,7 @@ def test_what_a_training_attains_is_measured_by_the_same_messages_alone(
 
 @pytest.mark.train
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_a_check_sees_a_result_that_is_not_there(op: str) -> None:
+def test_a_check_sees_a_result_that_is_not_there(op):
     import torch
 
     from distbench.jobs.links.operations import OPERATIONS as KNOWN
@@ -374,14 +363,14 @@ def test_a_check_sees_a_result_that_is_not_there(op: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def run(tmp_path_factory) -> Finished:
     from support.runs import run_in
 
     return run_in(tmp_path_factory.mktemp("collectives"), SUITE)
 
 
 @pytest.mark.train
-def test_every_operation_is_measured_and_right(run: Finished) -> None:
+def test_every_operation_is_measured_and_right(run):
     assert run.code == 0, run.errors
     stored = RunAnalysis.read(run_of(run))
     records = [each for each in stored.records if each.job.kind == "collectives"]
@@ -413,7 +402,7 @@ def test_every_operation_is_measured_and_right(run: Finished) -> None:
 
 
 @pytest.mark.train
-def test_they_are_shown_compared_and_queried(run: Finished, distbench: Distbench) -> None:
+def test_they_are_shown_compared_and_queried(run, distbench):
     shown = distbench("show", str(run.folder), "--view", "links").stdout
     assert "all_reduce, in place, 2 ranks (all)" in shown
     assert "All results are correct: 24 combinations" in shown
@@ -426,7 +415,7 @@ def test_they_are_shown_compared_and_queried(run: Finished, distbench: Distbench
 
 
 @pytest.mark.train
-def test_the_command_needs_no_suite(distbench: Distbench, tmp_path: Path) -> None:
+def test_the_command_needs_no_suite(distbench, tmp_path):
     some = ["--operations", "all_reduce", "--sizes", "1KiB..4KiB", "--set", "collectives.trials=1"]
     some += ["--launcher", "kept", "--world-sizes", "2", "--out", str(tmp_path / "runs"), "-q"]
     done = distbench("collectives", *some)
@@ -441,7 +430,7 @@ def test_the_command_needs_no_suite(distbench: Distbench, tmp_path: Path) -> Non
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_ranks_of_two_nodes_form_groups_of_nodes(run_suite: Callable[..., Finished]) -> None:
+def test_ranks_of_two_nodes_form_groups_of_nodes(run_suite):
     text = SUITE.replace("world_sizes: [2]", "world_sizes: [4]").replace("[fp32, bf16]", "[fp32]")
     done = run_suite(f"{text}launcher: two_nodes\n")
     assert done.code == 0, done.errors

@@ -1,7 +1,5 @@
 """Whether a training that went on from a checkpoint is the same one, judged from records alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -75,7 +73,7 @@ def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: A
     return found
 
 
-def test_equal_bits_are_the_same() -> None:
+def test_equal_bits_are_the_same():
     assert (judged().word, judged().apart) == ("same", 0.0)
 
 
@@ -88,9 +86,7 @@ def test_equal_bits_are_the_same() -> None:
         ("parameters", {"weights": (5.0, 5.1, 5.2 + 0.2 * 4000 * EPS)}),
     ],
 )
-def test_a_difference_of_some_eps_is_rounding_and_twice_the_limit_is_not(
-    what: str, changed: dict[str, Any]
-) -> None:
+def test_a_difference_of_some_eps_is_rounding_and_twice_the_limit_is_not(what, changed):
     assert judged(**changed).word == "rounding"
     key, (*before, last) = next(iter(changed.items()))
     exact = rows("x")
@@ -99,14 +95,14 @@ def test_a_difference_of_some_eps_is_rounding_and_twice_the_limit_is_not(
     assert exact and (found.word, found.step, found.what) == ("differs", 3, what)
 
 
-def test_what_was_loaded_must_be_what_was_saved_however_little_it_differs() -> None:
+def test_what_was_loaded_must_be_what_was_saved_however_little_it_differs():
     found = judged(weights=(5.0 + 1e-12, 5.1, 5.2))
     assert (found.word, found.step, found.what) == ("differs", 1, "head")
     found = judged(exp_avg=0.5 + 1e-12)
     assert (found.word, found.step, found.what) == ("differs", 1, "exp_avg of head")
 
 
-def test_optimizer_state_that_is_not_there_is_not_restored() -> None:
+def test_optimizer_state_that_is_not_there_is_not_restored():
     found = judged(exp_avg=None)
     assert (found.word, found.what) == ("differs", "exp_avg of head")
     assert "from step 1: exp_avg of head is missing" in str(found)
@@ -117,16 +113,16 @@ def test_optimizer_state_that_is_not_there_is_not_restored() -> None:
     assert lost.to_json()["detail"]["continuations"][0]["apart"] is None
 
 
-def test_optimizer_state_that_no_one_can_see_is_judged_by_the_steps_alone() -> None:
+def test_optimizer_state_that_no_one_can_see_is_judged_by_the_steps_alone():
     assert judged(exp_avg=None, unseen="it can't gather").word == "same"
     assert judged(exp_avg=None, unseen="it can't gather", weights=(5.0, 5.1, 5.4)).word == "differs"
 
 
-def test_a_loss_that_is_no_number_is_not_the_same() -> None:
+def test_a_loss_that_is_no_number_is_not_the_same():
     assert judged(losses=(3.0, None)).word == "differs"
 
 
-def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
+def test_in_16_bits_more_is_rounding_but_never_a_lost_moment():
     precision = PrecisionConfig(compute="bf16")
     saved = record(records.case("single", 1, precision=precision), rows("continued"))
     case = records.case("ddp", 2, precision=precision)
@@ -135,7 +131,7 @@ def test_in_16_bits_more_is_rounding_but_never_a_lost_moment() -> None:
     assert ROUNDING_LIMITS["parameters"].for_case(case) == 0.1
 
 
-def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_there_was_another() -> None:
+def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_there_was_another():
     whole, told = judged(), record(DDP, rows("exchanged"), source=SINGLE)
     told.tables["checkpoint_parts"][0]["way"] = "directly"
     (direct,) = resumed_trainings([SAVED, told])
@@ -144,7 +140,7 @@ def test_the_way_from_another_case_is_told_and_was_by_its_whole_state_before_the
     assert "from the shards of single/ws1/mb4/fp32: " in str(direct)
 
 
-def test_what_was_not_tried_says_why() -> None:
+def test_what_was_not_tried_says_why():
     told = record(DDP, source=SINGLE, lacking="no disk")
     lacking = evidence_by_case([SAVED, told])[DDP.id].verdict
     assert (lacking.word, lacking.gravity) == ("lacking", "unknown")
@@ -153,7 +149,7 @@ def test_what_was_not_tried_says_why() -> None:
     assert resumed_trainings([alone])[0].reason == "single/ws1/mb4/fp32 has no result"
 
 
-def test_a_trial_that_failed_is_told_with_those_that_differ() -> None:
+def test_a_trial_that_failed_is_told_with_those_that_differ():
     failed = dataclasses.replace(records.failed(DDP), job=records.job_of("checkpoint", role="case"))
     crashed = evidence_by_case([SAVED, failed])[DDP.id].verdict
     assert (crashed.word, crashed.gravity) == ("failed", "bad")

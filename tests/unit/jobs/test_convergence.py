@@ -1,11 +1,9 @@
 """Training to a target: verdicts on made-up records, and real trainings that are well or ill."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +39,9 @@ from support.convergence_records import (
     one_is_called_worse,
     trained,
 )
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 from support.runs import Finished, run_in
+from support.suites import SuiteText
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAPTOP = Machine(
@@ -79,9 +78,7 @@ def test_a_case_that_trains_as_its_reference_does_is_said_to():
         (STEPS + 1, 1.4, "did not reach the target", "3 of 3 trainings, of the reference 0 of 6 (p = "),
     ],
 )
-def test_a_case_that_trains_otherwise_is_called_so(
-    reached: float, final: float, word: str, told: str
-) -> None:
+def test_a_case_that_trains_otherwise_is_called_so(reached, final, word, told):
     found = verdict(*(trained(DDP, i, reached, final) for i in range(3)))
     assert found.word == word
     assert found.why.startswith(told)
@@ -124,10 +121,7 @@ def test_a_training_that_broke_and_ranks_that_drifted_apart_are_named_before_any
 
 
 def suites(
-    draws: int,
-    correlation: float,
-    slower: float = 0.0,
-    cases: int = CASES,
+    draws: int, correlation: float, slower: float = 0.0, cases: int = CASES
 ) -> Iterator[dict[str, Contrast]]:
     """Yield what is found of suites of honest cases, whose trainings of one seed are so much alike.
 
@@ -142,14 +136,14 @@ def suites(
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
-def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlation: float) -> None:
+def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlation):
     false = [one_is_called_worse(suite) for suite in suites(500, correlation)]
     # two standard errors of a share of 500
     assert np.mean(false) <= 0.05 + 0.02
 
 
 @pytest.mark.parametrize("kind", ["two cases five times noisier", "the reference five times noisier"])
-def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind: str) -> None:
+def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind):
     assert false_failures(kind, SEEDS, 250) <= 0.05
 
 
@@ -157,10 +151,9 @@ def test_arms_that_are_noisier_than_the_others_are_not_called_worse_for_it(kind:
 @pytest.mark.deep
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
-    "kind",
-    ["equal noise", "two cases five times noisier", "the reference five times noisier", "heavy tails"],
+    "kind", ["equal noise", "two cases five times noisier", "the reference five times noisier", "heavy tails"]
 )
-def test_of_many_honest_cases_none_is_called_worse_whatever_their_noise(kind: str, seeds: int) -> None:
+def test_of_many_honest_cases_none_is_called_worse_whatever_their_noise(kind, seeds):
     assert false_failures(kind, seeds, 1000) <= 0.05
 
 
@@ -176,7 +169,7 @@ def curve(of: Case, number: int, level: float, role: str) -> Record:
     return dataclasses.replace(record, tables={"converge_curve": rows, "converge_findings": []})
 
 
-def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None:
+def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs():
     """Steps, values at the end and targets that one training in fifty misses, in suites of 23 cases."""
     random, failing = np.random.default_rng(7), 0
     arms = [(REFERENCE, "reference", 2 * SEEDS), *((case(f"case{i}"), "case", SEEDS) for i in range(CASES))]
@@ -192,7 +185,7 @@ def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs() -> None
 
 
 @pytest.mark.parametrize(("correlation", "found"), [(0.0, 0.5), (0.7, 0.97)])
-def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation: float, found: float) -> None:
+def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation, found):
     chances = [
         dict(zip(suite, holm_adjusted([contrast.p_above for contrast in suite.values()]), strict=True))
         for suite in suites(300, correlation, 0.2)
@@ -201,9 +194,7 @@ def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation: fl
 
 
 @pytest.mark.parametrize(("cases", "draws"), [(1, 500), (CASES, 100)])
-def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases(
-    cases: int, draws: int
-) -> None:
+def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases(cases, draws):
     slower = suites(draws, 0.7, 0.2, cases)
     most = np.array([[each.upper_bound(CONFIDENCE) for each in suite.values()] for suite in slower])
     true = np.array([0.2] + [0.0] * (cases - 1))
@@ -211,7 +202,7 @@ def test_a_slow_down_that_is_said_to_be_excluded_is_there_in_one_of_twenty_cases
     assert np.mean(np.expm1(most) < true) <= 0.05 + 0.03
 
 
-def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> None:
+def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others():
     random = np.random.default_rng(7)
     reference = dict(enumerate(random.normal(0, 0.01, SEEDS)))
     arms = {f"case {i}": dict(enumerate(random.normal(0, 0.01, SEEDS))) for i in range(8)}
@@ -223,14 +214,14 @@ def test_a_case_that_scatters_widely_neither_hides_nor_drowns_the_others() -> No
     assert reach["wild"] > 1.65 * 0.5
 
 
-def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met_is_one() -> None:
+def test_one_missed_target_among_many_cases_is_no_failure_and_a_target_never_met_is_one():
     unlucky = [trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (STEPS + 1, 1.01)])]
     found = verdict(*unlucky)
     assert found.word == "inconclusive"
     assert found.why.startswith("1 of 3 trainings, of the reference 0 of 6 (p = 0.42)")
 
 
-def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet() -> None:
+def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet():
     found = verdict(trained(DDP, 0, 70, 0.90), trained(DDP, 1, 40, 0.92), trained(DDP, 2, 50, 0.94))
     assert found.word == "inconclusive"
     assert "more steps to the target (limit: converge.max_slowdown = 0.2)" in found.why
@@ -238,12 +229,12 @@ def test_a_case_of_which_little_is_known_does_not_converge_as_its_reference_yet(
 
 
 @pytest.mark.parametrize(("seeds", "honest"), [(2, 0.65), (3, 0.85)])
-def test_a_case_that_ends_2_percent_worse_does_not_match_its_reference(seeds: int, honest: float) -> None:
+def test_a_case_that_ends_2_percent_worse_does_not_match_its_reference(seeds, honest):
     assert matching(0.02, seeds) <= 0.1
     assert matching(0.0, seeds) >= honest
 
 
-def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> None:
+def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be():
     finals = [(40, 0.86), (50, 0.92), (60, 0.98)]
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate(finals)))
     assert found.word == "inconclusive"
@@ -251,7 +242,7 @@ def test_a_case_whose_end_is_little_known_says_how_much_worse_it_may_be() -> Non
     assert found.why.endswith("worse (limit: converge.max_worse = 0.02); raise converge.seeds")
 
 
-def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
+def test_a_case_that_converges_says_which_slow_down_it_excludes():
     found = verdict(*(trained(DDP, i, *at) for i, at in enumerate([(40, 0.90), (50, 0.92), (60, 0.94)])))
     assert found.verdict.sentence == (
         "matches the reference: at most 0.1% more steps to the target, and a final value at most 0.1% "
@@ -260,7 +251,7 @@ def test_a_case_that_converges_says_which_slow_down_it_excludes() -> None:
     assert found.verdict.extent == (pytest.approx(0, abs=1e-6), "more steps to the target not ruled out")
 
 
-def test_a_training_whose_value_is_no_number_in_the_end_broke_down() -> None:
+def test_a_training_whose_value_is_no_number_in_the_end_broke_down():
     good = [trained(DDP, i, 50, 0.92) for i in range(2)]
     found = verdict(*good, trained(DDP, 2, 50, float("nan")))
     assert (found.word, found.why) == (
@@ -272,7 +263,7 @@ def test_a_training_whose_value_is_no_number_in_the_end_broke_down() -> None:
     assert alone.why.startswith("the reference has 5 of 6 trainings: seed 6: nats_per_token is not finite")
 
 
-def test_a_target_is_passed_between_evaluations_and_not_at_one() -> None:
+def test_a_target_is_passed_between_evaluations_and_not_at_one():
     slow = trained(DDP, 0, 50, 0.92)
     rows = slow.tables["converge_curve"]
     rows[49]["value"] = 0.5
@@ -293,7 +284,7 @@ def test_throughput_gained_and_convergence_lost_by_a_larger_batch_stand_side_by_
 
 def test_the_view_and_the_page_show_targets_curves_and_verdicts():
     records = [*USUAL, *(trained(DDP, i, 90, 0.92) for i in range(3))]
-    run = RunAnalysis(info(DDP), records)
+    run = run_of(*records)
     view = all_views()["convergence"]
     shown = view.table(run)
     assert {row.group for row in shown.rows} == {"transformer on text, global batch 8: nats_per_token ≤ 1"}
@@ -313,7 +304,7 @@ def test_the_view_and_the_page_show_targets_curves_and_verdicts():
 
 
 def test_a_run_that_trains_to_no_target_says_so_in_a_line_and_shows_no_empty_table_on_the_page():
-    shown = all_views()["convergence"].table(RunAnalysis(info(DDP), [measured(DDP)]))
+    shown = all_views()["convergence"].table(run_of(measured(DDP)))
     assert shown.rows == ()
     assert ["converge" in note for note in shown.notes] == [True]
 
@@ -341,12 +332,12 @@ def planned(**changes: object) -> Plan:
     return make_plan(Suite.from_tree({**SUITE, **changes}, SourceMap("suite.yaml")), LAPTOP)
 
 
-def asked(**options: object) -> dict[str, object]:
+def convergence_section(**options: object) -> dict[str, object]:
     return {"measure": {"trials": 0}, "converge": {"targets": {"bits_per_byte": 4.0}, **options}}
 
 
 def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_many():
-    plan = planned(**asked(seeds=2))
+    plan = planned(**convergence_section(seeds=2))
     kinds = [(task.case.label, task.case.world_size, task.case.seed, task.round) for task in plan.trials]
     assert kinds == [
         *(("single", 1, 1234, 0), ("ddp", 1, 1234, 0), ("ddp", 2, 1234, 0)),
@@ -356,23 +347,19 @@ def test_each_case_is_trained_with_its_seeds_and_one_reference_with_twice_as_man
     assert {task.job.options.of for task in plan.trials[1:3]} == {item.case.id for item in plan.cases}
 
 
-def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_data_that_hold_nothing_out_can_not_be_judged_and_the_record_says_so(monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(PLUGINS))
-    plan = planned(axes={"data": ["text", "same"]}, **asked())
+    plan = planned(axes={"data": ["text", "same"]}, **convergence_section())
     (told,) = {task.problem for task in plan.trials if task.problem}
     assert told == "data same has no held-out rows, so a training on it can't be evaluated"
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(600, False), (1290, True)])
-def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
-    tmp_path: Path, size: int, is_enough: bool
-) -> None:
+def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(tmp_path, size, is_enough):
     file = tmp_path / "mine.txt"
     file.write_bytes(bytes(size))
     long_rows = {"transformer": {"preset": "tiny", "seq_len": 128}}
-    plan = planned(data={"text": {"path": str(file)}}, workload=long_rows, **asked())
+    plan = planned(data={"text": {"path": str(file)}}, workload=long_rows, **convergence_section())
     told = {task.problem for task in plan.trials}
     if is_enough:
         assert told == {None}
@@ -390,19 +377,14 @@ def test_data_of_which_too_little_can_be_held_out_are_told_before_a_launch(
         ("{targets: {bits_per_byte: 4}, seeds: 0}", "converge.seeds = 0: must be at least 1"),
         ("{targets: {bits_per_byte: soon}}", "converge.targets.bits_per_byte = 'soon': expected a number"),
         ("{targets: {bits_per_byte: 4}, sedes: 3}", "converge.sedes = 3: unknown key; did you mean 'seeds'"),
-        (
-            "{targets: {accuracy: 0.9}}",
-            "converge.targets: missing bits_per_byte",
-        ),
+        ("{targets: {accuracy: 0.9}}", "converge.targets: missing bits_per_byte"),
         (
             "{targets: {bits_per_byte: 4, bits_per_bite: 3.5}}",
             "converge.targets.bits_per_bite = 3.5: not used by any case; did you mean 'bits_per_byte'",
         ),
     ],
 )
-def test_a_mistake_in_the_section_is_told_with_its_line(
-    section: str, told: str, distbench, tmp_path: Path
-) -> None:
+def test_a_mistake_in_the_section_is_told_with_its_line(section, told, distbench, tmp_path):
     file = tmp_path / "suite.yaml"
     text = "workload: transformer\nbatch: {global_batch_size: 8}\nstrategies: [ddp]\nmeasure: {trials: 0}\n"
     file.write_text(f"{text}converge: {section}\n")
@@ -428,7 +410,7 @@ def test_the_learning_rate_follows_the_batch_if_it_is_asked_to_and_the_case_says
 
 # ------------------------------------------------------------------------------------ real trainings
 
-TRAIN = """
+TRAIN_SUITE = SuiteText("""
 workload: {user: {model: "small:%s", length: 32}}
 data: text
 batch: {global_batch_size: 8}
@@ -438,12 +420,10 @@ limits: {step: 60}
 world_sizes: [2]
 strategies: %s
 converge: {targets: {bits_per_byte: 5.5}, max_steps: 20, eval_every: 5, eval_samples: 33, seeds: 2%s}
-"""
-
-RunSuite = Callable[..., Finished]
+""")
 
 
-def found_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
+def verdicts_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
     run = Run(finished.folder)
     cases = RunAnalysis.read(run).cases
     return {row.case.label: found for row in cases if (found := row.evidence(ConvergenceEvidence))}
@@ -461,12 +441,10 @@ def found_in(finished: Finished) -> dict[str, ConvergenceEvidence]:
         ),
     ],
 )
-def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
-    run_suite: RunSuite, strategies: str, labels: set[str]
-) -> None:
-    finished = run_suite(TRAIN % ("Small", strategies, ", replicas_every: 10"))
+def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(run_suite, strategies, labels):
+    finished = run_suite(TRAIN_SUITE % ("Small", strategies, ", replicas_every: 10"))
     assert finished.code == 0, finished.errors
-    found = found_in(finished)
+    found = verdicts_in(finished)
     assert set(found) == labels
     for label, each in found.items():
         assert each.word == "converges as the reference", label
@@ -481,8 +459,8 @@ def test_a_small_model_reaches_its_target_alike_however_it_is_sharded(
 
 
 @pytest.mark.train
-def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("NotANumberInOneLayer", "[single, ddp]", ""))
+def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run_suite):
+    finished = run_suite(TRAIN_SUITE % ("NotANumberInOneLayer", "[single, ddp]", ""))
     assert finished.code == 1
     assert finished.cases["ddp/ws2/mb4/fp32"]["convergence"]["verdict"] == "broke down"
     records = [r for r in Run(finished.folder).records() if r.case.label == "ddp"]
@@ -498,8 +476,8 @@ def test_the_module_that_was_first_not_finite_is_named_and_the_suite_goes_on(run
 
 
 @pytest.mark.train
-def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuite) -> None:
-    parts = TRAIN.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
+def test_ranks_whose_modules_communicate_look_for_it_together(run_suite):
+    parts = TRAIN_SUITE.replace("global_batch_size: 8", "global_batch_size: 8, micro_batch_size: 2")
     finished = run_suite(parts.replace("seeds: 2", "seeds: 1") % ("NotANumberInOneLayer", "[fsdp]", ""))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "fsdp")
     assert record.status == "invalid_nan"
@@ -507,44 +485,44 @@ def test_ranks_whose_modules_communicate_look_for_it_together(run_suite: RunSuit
 
 
 @pytest.mark.train
-def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite: RunSuite) -> None:
-    finished = run_suite(TRAIN % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
+def test_gradients_that_are_not_finite_are_named_before_they_reach_the_loss(run_suite):
+    finished = run_suite(TRAIN_SUITE % ("BreaksGradients", "[ddp]", ", gradients_every: 1"))
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "invalid_nan"
     assert record.reason.startswith("the gradient of layers.0.down.bias of rank 0 was nan at step 3")
 
 
 @pytest.fixture(scope="module")
-def ill(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def faulty_convergence_run(tmp_path_factory) -> Finished:
     """Strategies that train badly, each in its own way, beside one reference."""
     strategies = "[apart, slow_learner, planted_local: {bug: never}]"
-    text = TRAIN % ("Small", strategies, ", replicas_every: 5")
+    text = TRAIN_SUITE % ("Small", strategies, ", replicas_every: 5")
     return run_in(tmp_path_factory.mktemp("ill"), text)
 
 
 @pytest.mark.train
-def test_ranks_that_train_apart_are_found_by_their_parameters(ill: Finished) -> None:
-    assert ill.code == 1
-    found = found_in(ill)["apart"]
+def test_ranks_that_train_apart_are_found_by_their_parameters(faulty_convergence_run):
+    assert faulty_convergence_run.code == 1
+    found = verdicts_in(faulty_convergence_run)["apart"]
     assert found.word == "ranks drifted apart"
     assert found.why.startswith("rank 1 at step 5: ")
     # of those that are averaged after steps 2, 4, 6, the fifth says nothing
-    local = found_in(ill)["planted-local-never"]
+    local = verdicts_in(faulty_convergence_run)["planted-local-never"]
     assert local.word == "ranks drifted apart"
     assert local.why.startswith("rank 1 at step 6: ")
 
 
 @pytest.mark.train
-def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(ill: Finished) -> None:
-    assert ill.code == 1
-    found = found_in(ill)["slow-learner"]
+def test_a_strategy_that_spoils_the_learning_rate_is_called_worse(faulty_convergence_run):
+    assert faulty_convergence_run.code == 1
+    found = verdicts_in(faulty_convergence_run)["slow-learner"]
     assert found.word in ("worse", "did not reach the target")
-    assert re.search(rf"Convergence: {found.word} .*slow-learner/ws2/mb4/fp32", ill.errors)
+    assert re.search(rf"Convergence: {found.word} .*slow-learner/ws2/mb4/fp32", faulty_convergence_run.errors)
 
 
 @pytest.mark.train
-def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite: RunSuite) -> None:
-    text = TRAIN % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
+def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite):
+    text = TRAIN_SUITE % ("Small", "[ddp]", "") + "precision: {compute: fp16, loss_scale: 1073741824.0}\n"
     finished = run_suite(text, "--only", "ddp*")
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "measured", record.reason

@@ -1,7 +1,5 @@
 """What an envelope allows, what a verdict rests on, and what it would have seen."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from decimal import Decimal
@@ -23,7 +21,7 @@ from support.records import with_options
 SGD = OptimizerConfig(name="sgd")
 
 
-HALF = dataclasses.replace(DDP, precision=PrecisionConfig(compute="bf16"))
+HALF_PRECISION = dataclasses.replace(DDP, precision=PrecisionConfig(compute="bf16"))
 """A case in 16 bits, of which ``DDP`` is the same in fp32."""
 
 
@@ -32,27 +30,25 @@ def verdict(*records: Record) -> Verdict:
     return judge_cases(records, 0.001)[records[-1].job.options.of]
 
 
-def again(record: Record, name: str, **changes: Any) -> Record:
+def repeated_training(record: Record, name: str, **changes: Any) -> Record:
     """The same training as another arm, compared with the reference of the same *name*."""
     return dataclasses.replace(
-        record,
-        case=dataclasses.replace(record.case, **changes),
-        job=with_options(record.job, reference=name),
+        record, case=dataclasses.replace(record.case, **changes), job=with_options(record.job, reference=name)
     )
 
 
 def with_sgd(record: Record, **changes: Any) -> Record:
-    return dataclasses.replace(again(record, "sgd", optimizer=SGD), **changes)
+    return dataclasses.replace(repeated_training(record, "sgd", optimizer=SGD), **changes)
 
 
 def in_bf16(record: Record) -> Record:
-    half = again(record, "bf16", precision=HALF.precision)
-    return dataclasses.replace(half, job=with_options(half.job, of=HALF.id))
+    half = repeated_training(record, "bf16", precision=HALF_PRECISION.precision)
+    return dataclasses.replace(half, job=with_options(half.job, of=HALF_PRECISION.id))
 
 
 def in_fp32(record: Record, **changes: Any) -> Record:
     """The arm of a case in bf16 that is trained in fp32."""
-    asked = dataclasses.replace(record, job=with_options(record.job, of=HALF.id, precision="fp32"))
+    asked = dataclasses.replace(record, job=with_options(record.job, of=HALF_PRECISION.id, precision="fp32"))
     return dataclasses.replace(asked, **changes)
 
 
@@ -64,36 +60,36 @@ HONEST = reference(), trained(rounding)
 
 
 @pytest.mark.parametrize("status", [Status.CRASHED, Status.OOM_GPU, Status.OOM_HOST, Status.HANG])
-def test_an_arm_that_broke_down_leaves_a_case_unchecked(status: Status) -> None:
+def test_an_arm_that_broke_down_leaves_a_case_unchecked(status):
     broken = with_sgd(trained(rounding, status=status, reason="rank 1 in check: no"))
     found = verdict(*HONEST, with_sgd(reference()), broken)
     assert (found.word, found.gravity) == (NOT_CHECKED, "unknown")
     assert found.sentence == f"not checked: sgd: {status}: rank 1 in check: no"
 
 
-def test_an_arm_whose_reference_broke_down_leaves_a_case_unchecked() -> None:
+def test_an_arm_whose_reference_broke_down_leaves_a_case_unchecked():
     failed = with_sgd(reference(), status=Status.CRASHED, reason="no")
     waiting = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason=f"{NO_REFERENCE_TEXT}: no")
     assert verdict(*HONEST, failed, waiting).word == NOT_CHECKED
 
 
-def test_an_arm_that_can_not_run_here_is_left_out_and_named() -> None:
+def test_an_arm_that_can_not_run_here_is_left_out_and_named():
     unable = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason="this Adam is no SGD")
     found = verdict(*HONEST, with_sgd(reference()), unable)
     assert found.word == ROUNDING
     assert "; adamw, without sgd;" in found.sentence
 
 
-def test_without_the_training_that_the_suite_asks_for_there_is_no_verdict() -> None:
+def test_without_the_training_that_the_suite_asks_for_there_is_no_verdict():
     hidden = trained(rounding, status=Status.UNSUPPORTED, reason="Fancy can't gather its parameters")
     found = verdict(reference(), hidden, with_sgd(reference()), with_sgd(trained(rounding)))
     assert found.sentence == "not checked: adamw: Fancy can't gather its parameters"
 
 
-def test_what_is_not_checked_is_told_of_the_arm_that_the_verdict_lacks() -> None:
+def test_what_is_not_checked_is_told_of_the_arm_that_the_verdict_lacks():
     half = in_bf16(reference()), in_bf16(trained(rounding))
     unable = with_sgd(trained(rounding), status=Status.UNSUPPORTED, reason="this Adam is no SGD")
-    unable = dataclasses.replace(unable, job=with_options(unable.job, of=HALF.id))
+    unable = dataclasses.replace(unable, job=with_options(unable.job, of=HALF_PRECISION.id))
     broken = in_fp32(trained(rounding), status=Status.CRASHED, reason="rank 1 in check: no")
     found = verdict(*half, unable, reference(), broken)
     assert found.sentence == "not checked: adamw in fp32: crashed: rank 1 in check: no"
@@ -102,14 +98,14 @@ def test_what_is_not_checked_is_told_of_the_arm_that_the_verdict_lacks() -> None
     assert (early.word, early.sentence) == (NOT_CHECKED, "not checked: this Adam is no SGD")
 
 
-def test_a_verdict_names_the_arms_that_it_rests_on() -> None:
+def test_a_verdict_names_the_arms_that_it_rests_on():
     found = verdict(*HONEST, with_sgd(reference()), with_sgd(trained(rounding)))
     assert "; adamw and sgd;" in found.sentence
     same = verdict(reference(), trained(none), with_sgd(reference()), with_sgd(trained(none)))
     assert same.sentence == "equivalent (adamw and sgd)"
 
 
-def test_a_difference_in_fp32_decides_on_a_case_in_16_bits() -> None:
+def test_a_difference_in_fp32_decides_on_a_case_in_16_bits():
     wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
     half = in_bf16(reference()), in_bf16(trained(rounding))
     found = verdict(*half, reference(), in_fp32(wrong))
@@ -121,7 +117,7 @@ def test_a_difference_in_fp32_decides_on_a_case_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize(("status", "word"), [(Status.OOM_GPU, ROUNDING), (Status.CRASHED, NOT_CHECKED)])
-def test_a_model_that_fits_in_16_bits_only_is_judged_in_16_bits(status: Status, word: str) -> None:
+def test_a_model_that_fits_in_16_bits_only_is_judged_in_16_bits(status, word):
     half = in_bf16(reference()), in_bf16(trained(rounding))
     found = verdict(*half, reference(), in_fp32(trained(rounding), status=status, reason="no"))
     assert found.word == word
@@ -130,63 +126,67 @@ def test_a_model_that_fits_in_16_bits_only_is_judged_in_16_bits(status: Status, 
     assert verdict(*half, failed, waiting).word == word
 
 
-def test_a_suite_that_asks_for_both_dtypes_trains_the_longer_one_once() -> None:
+def test_a_suite_that_asks_for_both_dtypes_trains_the_longer_one_once():
     half = in_bf16(reference()), in_bf16(trained(rounding))
     wrong = trained(lambda step, kind, tensor: 1e-3 if kind == "gradient" else 0)
     assert verdict(reference(), wrong, *half).sentence.startswith("differs from step 0 on (adamw in fp32)")
     machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=False)
-    tasks = [task.key for task in EquivalenceJob().planned_trials(CheckSection(), [HALF, DDP], machine)]
+    tasks = [
+        task.key for task in EquivalenceJob().planned_trials(CheckSection(), [HALF_PRECISION, DDP], machine)
+    ]
     assert len(tasks) == len(set(tasks)) == 8
 
 
 # causes
 
 
-def claiming(*texts: str) -> Record:
+def verdict_with_claim(*texts: str) -> Record:
     record = reference()
     notes = [{"training": "fp64", "text": text} for text in texts]
     return dataclasses.replace(record, tables={**record.tables, "check_notes": notes})
 
 
-def test_a_cause_that_another_case_of_the_run_disproves_is_not_told() -> None:
+def test_a_cause_that_another_case_of_the_run_disproves_is_not_told():
     shifted = trained(lambda step, kind, tensor: 1e-2)
-    alone = verdict(claiming("no data-parallel training is equivalent"), shifted)
+    alone = verdict(verdict_with_claim("no data-parallel training is equivalent"), shifted)
     assert alone.word == DIFFERS and "no data-parallel training" in alone.sentence
     other = trained(rounding)
     other = dataclasses.replace(other, job=with_options(other.job, of="fsdp"))
-    beside = verdict(claiming("no data-parallel training is equivalent"), other, shifted)
+    beside = verdict(verdict_with_claim("no data-parallel training is equivalent"), other, shifted)
     assert beside.word == DIFFERS and "no data-parallel training" not in beside.sentence
 
 
 @pytest.mark.parametrize("missing", ["gradient", "update", "buffer"])
-def test_what_is_missing_is_called_missing(missing: str) -> None:
+def test_what_is_missing_is_called_missing(missing):
     record = trained(rounding)
     rows = [
-        row for row in record.tables["check_tensors"] if (row["of"], row["tensor"]) not in ABSENT[missing]
+        row
+        for row in record.tables["check_tensors"]
+        if (row["of"], row["tensor"]) not in MISSING_ARM[missing]
     ]
     found = verdict(reference(), dataclasses.replace(record, tables={**record.tables, "check_tensors": rows}))
     assert found.word == DIFFERS
     assert found.sentence.endswith("which is missing")
 
 
-ABSENT = {
+MISSING_ARM = {
     "gradient": {("gradient", "layer")},
     "update": {("update", "layer")},
     "buffer": {("buffer", "running_mean")},
 }
 
 
-def test_what_should_be_nothing_and_is_something_has_no_relative_error() -> None:
+def test_what_should_be_nothing_and_is_something_has_no_relative_error():
     still: Noise = lambda step, kind, tensor: 0.0  # noqa: E731
     record = reference()
-    nothing = dataclasses.replace(record, tables={**record.tables, "check_tensors": at_rest(record)})
+    nothing = dataclasses.replace(record, tables={**record.tables, "check_tensors": unchanged_tensor(record)})
     found = verdict(nothing, trained(still))
     assert found.word == DIFFERS
     assert "where the reference's is 0" in found.sentence
     assert "inf" not in found.sentence and "nan" not in found.sentence
 
 
-def at_rest(record: Record) -> list[dict[str, Any]]:
+def unchanged_tensor(record: Record) -> list[dict[str, Any]]:
     return [
         {name: 0.0 if name[0] == "s" and name[1:].isdigit() else value for name, value in row.items()}
         if (row["of"], row["tensor"]) == ("gradient", "layer")
@@ -198,13 +198,13 @@ def at_rest(record: Record) -> list[dict[str, Any]]:
 # limits
 
 
-def one_flip(step: int, kind: str, tensor: str) -> float:
+def one_changed_element(step: int, kind: str, tensor: str) -> float:
     """Rounding, but that one small tensor jumps."""
     return 1e-3 if (kind, tensor) == ("parameter", "head") else rounding(step, kind, tensor)
 
 
-def test_a_quantity_that_scatters_widens_no_limit_but_its_own() -> None:
-    jumpy = reference(**{"perturbed 3": one_flip})
+def test_a_quantity_that_scatters_widens_no_limit_but_its_own():
+    jumpy = reference(**{"perturbed 3": one_changed_element})
     for kind in ("loss", "norm", "gradient"):
         wrong = trained(
             lambda step, of, tensor, kind=kind: 2e-5 if of == kind else rounding(step, of, tensor)
@@ -222,7 +222,7 @@ def half_as_far(step: int, kind: str, tensor: str) -> float:
     return off_by_a_sum(step, kind, tensor) / 2
 
 
-def test_a_case_may_be_as_far_from_the_reference_as_that_is_from_the_truth() -> None:
+def test_a_case_may_be_as_far_from_the_reference_as_that_is_from_the_truth():
     case = trained(half_as_far)
     assert verdict(reference(), case).word == DIFFERS
     erring = reference(fp64=off_by_a_sum)
@@ -235,19 +235,19 @@ def test_a_case_may_be_as_far_from_the_reference_as_that_is_from_the_truth() -> 
 
 
 @pytest.mark.parametrize("broken", [math.inf, math.nan])
-def test_a_training_in_fp64_that_breaks_down_excuses_nothing(broken: float) -> None:
+def test_a_training_in_fp64_that_breaks_down_excuses_nothing(broken):
     erring = reference(fp64=lambda step, kind, tensor: broken if step > 0 else 0.0)
     assert verdict(erring, trained(off_by_a_sum)).word == DIFFERS
 
 
-def test_in_16_bits_the_truth_excuses_nothing_that_all_trainings_share() -> None:
+def test_in_16_bits_the_truth_excuses_nothing_that_all_trainings_share():
     """There every honest training rounds the same weights alike."""
     half = [in_bf16(record) for record in (reference(fp64=off_by_a_sum), trained(off_by_a_sum))]
     assert verdict(*half).word == DIFFERS
 
 
-def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> None:
-    jumpy = reference(**{"perturbed 3": one_flip})
+def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs():
+    jumpy = reference(**{"perturbed 3": one_changed_element})
     found = verdict(jumpy, trained(rounding))
     assert found.word == NOT_CHECKED
     assert found.sentence.startswith("not checked: one perturbed training of the reference deviates ")
@@ -256,7 +256,7 @@ def test_a_limit_beyond_use_gives_no_verdict_but_what_is_beyond_it_differs() -> 
     assert verdict(jumpy, trained(none)).word == EQUIVALENT
 
 
-def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent() -> None:
+def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent():
     def far(step: int, kind: str, tensor: str) -> float:
         return 0.5 if kind in ("gradient", "parameter") and step >= 0 else rounding(step, kind, tensor)
 
@@ -270,13 +270,13 @@ def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent() -> 
     assert verdict(blind, trained(none)).word == EQUIVALENT
 
 
-def test_a_buffer_is_compared() -> None:
+def test_a_buffer_is_compared():
     wrong = trained(lambda step, kind, tensor: 1e-3 if (kind, step) == ("buffer", 2) else 0)
     found = verdict(reference(), wrong)
     assert found.sentence.startswith("differs from step 2 on (adamw), first in buffer of running_mean: ")
 
 
-def test_buffers_that_an_engine_hides_are_told_and_not_compared() -> None:
+def test_buffers_that_an_engine_hides_are_told_and_not_compared():
     hiding = trained(lambda step, kind, tensor: 1e-3 if kind == "buffer" else 0)
     note = {"training": "case", "text": "buffers are not compared: Fancy does not provide its buffers"}
     found = verdict(reference(), dataclasses.replace(hiding, tables={**hiding.tables, "check_notes": [note]}))
@@ -309,7 +309,7 @@ def sized(record: Record, of: str, factor: float) -> Record:
 
 
 @pytest.mark.parametrize("of", ["gradient", "update"])
-def test_sizes_show_a_scale_that_the_rounding_of_16_bits_hides(of: str) -> None:
+def test_sizes_show_a_scale_that_the_rounding_of_16_bits_hides(of):
     assert verdict(HALF_REFERENCE, HALF_CASE).word == ROUNDING
     found = verdict(HALF_REFERENCE, sized(HALF_CASE, of, 1.001))
     assert found.word == DIFFERS
@@ -330,7 +330,7 @@ def scattered(record: Record, random: np.random.Generator) -> Record:
     return with_rows(record, [*rows, *kept])
 
 
-def test_a_mean_of_sizes_shows_what_no_tensor_shows_alone() -> None:
+def test_a_mean_of_sizes_shows_what_no_tensor_shows_alone():
     random = np.random.default_rng(1)
     many, case = scattered(HALF_REFERENCE, random), scattered(HALF_CASE, random)
     assert verdict(many, case).word == ROUNDING
@@ -343,11 +343,11 @@ def test_a_mean_of_sizes_shows_what_no_tensor_shows_alone() -> None:
     assert [(worst.place.tensor, round(worst.error, 3)) for worst in told] == [("all gradients", 0.003)]
 
 
-def test_in_fp32_sizes_are_not_looked_at() -> None:
+def test_in_fp32_sizes_are_not_looked_at():
     assert verdict(reference(), sized(trained(rounding), "gradient", 2.0)).word == ROUNDING
 
 
-def test_a_size_that_is_no_number_differs() -> None:
+def test_a_size_that_is_no_number_differs():
     found = verdict(HALF_REFERENCE, sized(HALF_CASE, "update", math.nan))
     assert found.word == DIFFERS
     assert found.sentence.endswith("which is not a number")
@@ -356,7 +356,7 @@ def test_a_size_that_is_no_number_differs() -> None:
 # what would have been seen
 
 
-def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> None:
+def test_each_verdict_states_the_smallest_error_that_it_would_have_seen():
     found = verdict(*HONEST)
     (arm,) = found.detail.arms
     (sight,) = (sight for sight in arm.sights if sight.family == "gradient")
@@ -364,7 +364,7 @@ def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> Non
     assert sight.typical <= sight.coarsest < 1e-4
     words = {
         share: {
-            verdict(reference(), trained(planted(sight.tensor, share * sight.coarsest), seed)).word
+            verdict(reference(), trained(error_of(sight.tensor, share * sight.coarsest), seed)).word
             for seed in range(20)
         }
         for share in (0.3, 3.0)
@@ -372,12 +372,12 @@ def test_each_verdict_states_the_smallest_error_that_it_would_have_seen() -> Non
     assert words == {0.3: {ROUNDING}, 3.0: {DIFFERS}}
 
 
-def planted(tensor: str, error: float) -> Noise:
+def error_of(tensor: str, error: float) -> Noise:
     place = (0, "gradient", tensor)
     return lambda *where: error if where == place else 0.0
 
 
-def test_a_record_of_another_version_is_not_compared_with_one_of_this() -> None:
+def test_a_record_of_another_version_is_not_compared_with_one_of_this():
     record = trained(rounding)
     rows = [
         {**row, "of": "parameter" if row["of"] == "update" else row["of"]}

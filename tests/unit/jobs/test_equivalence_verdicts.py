@@ -1,10 +1,7 @@
 """Whether a case is the same training, by made-up records: what must be found, and what must not."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +17,7 @@ from distbench.report.run_export import run_json
 from support.check_records import DDP, Noise, none, reference, rounding, trained
 from support.records import info
 from support.runs import call
+from support.suites import write_suite
 
 FALSE_ALARM = 0.001
 
@@ -33,12 +31,12 @@ def with_error(where: tuple[int, str, str], size: float) -> Noise:
     return lambda *place: size if place == where else rounding(*place)
 
 
-def test_a_training_without_any_difference_is_equivalent() -> None:
+def test_a_training_without_any_difference_is_equivalent():
     found = verdict(reference(), trained(none))
     assert (found.word, found.sentence) == (EQUIVALENT, "equivalent (adamw)")
 
 
-def test_trainings_that_differ_by_rounding_are_not_called_different() -> None:
+def test_trainings_that_differ_by_rounding_are_not_called_different():
     # 300 cases at a stated rate of one false alarm in a thousand: more than three would be chance
     # of less than one in ten thousand
     words = [verdict(reference(seed), trained(rounding, seed + 1000)).word for seed in range(300)]
@@ -56,9 +54,7 @@ def test_trainings_that_differ_by_rounding_are_not_called_different() -> None:
         ((-1, "parameter", "embedding"), "before the first step (adamw), first in parameters of embedding"),
     ],
 )
-def test_the_first_step_and_tensor_outside_of_the_envelope_are_named(
-    where: tuple[int, str, str], told: str
-) -> None:
+def test_the_first_step_and_tensor_outside_of_the_envelope_are_named(where, told):
     found = verdict(reference(), trained(with_error(where, 1e-3)))
     assert found.word == DIFFERS
     assert found.sentence.startswith(f"differs {told}: relative error ")
@@ -66,11 +62,11 @@ def test_the_first_step_and_tensor_outside_of_the_envelope_are_named(
 
 @settings(max_examples=30)
 @given(seed=st.integers(1, 10_000), size=st.floats(3e-5, 1e3))
-def test_what_is_far_outside_is_found_wherever_the_dice_fall(seed: int, size: float) -> None:
+def test_what_is_far_outside_is_found_wherever_the_dice_fall(seed, size):
     assert verdict(reference(seed), trained(with_error((0, "gradient", "head"), size))).word == DIFFERS
 
 
-def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs() -> None:
+def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs():
     lacking = trained(none)
     rows = [row for row in lacking.tables["check_tensors"] if row["tensor"] != "layer"]
     broken = trained(none, status=Status.INVALID_NAN)
@@ -84,7 +80,7 @@ def test_a_tensor_that_is_missing_or_a_loss_that_is_no_number_differs() -> None:
         assert shown["cases"][0]["equivalence"]["verdict"] == DIFFERS
 
 
-def test_copies_that_part_are_a_difference_even_where_rank_0_is_right() -> None:
+def test_copies_that_part_are_a_difference_even_where_rank_0_is_right():
     apart = trained(rounding)
     drift = [{"training": "case", "step": 1, "of_rank": 1, "tensor": "head"}]
     found = verdict(reference(), dataclasses.replace(apart, tables={**apart.tables, "check_replicas": drift}))
@@ -92,7 +88,7 @@ def test_copies_that_part_are_a_difference_even_where_rank_0_is_right() -> None:
     assert found.gravity == "bad" and found.invalidates
 
 
-def test_without_a_reference_or_a_result_nothing_is_said_of_a_case() -> None:
+def test_without_a_reference_or_a_result_nothing_is_said_of_a_case():
     assert verdict(trained(rounding)).word == NOT_CHECKED
     crashed = trained(rounding, status=Status.CRASHED, reason="rank 1 in check: no")
     assert verdict(reference(), crashed).sentence == "not checked: crashed: rank 1 in check: no"
@@ -105,7 +101,7 @@ def in_bf16(record: Record) -> Record:
     )
 
 
-def test_a_reference_whose_first_loss_in_16_bits_is_another_one_is_broken_and_nobody_is_blamed() -> None:
+def test_a_reference_whose_first_loss_in_16_bits_is_another_one_is_broken_and_nobody_is_blamed():
     far = in_bf16(reference(fp64=with_error((0, "loss", ""), 1.0)))
     for noise in (rounding, with_error((0, "gradient", "layer"), 0.5)):
         found = verdict(far, trained(noise))
@@ -117,7 +113,7 @@ def test_a_reference_whose_first_loss_in_16_bits_is_another_one_is_broken_and_no
     assert verdict(near, trained(rounding)).word == ROUNDING
 
 
-def test_a_reference_that_has_no_gradient_where_more_exact_ones_have_one_is_broken() -> None:
+def test_a_reference_that_has_no_gradient_where_more_exact_ones_have_one_is_broken():
     whole = in_bf16(reference())
     rows = [
         row
@@ -130,7 +126,7 @@ def test_a_reference_that_has_no_gradient_where_more_exact_ones_have_one_is_brok
     assert "its reference is broken: layer has a gradient in fp64 and none in bf16" in found.sentence
 
 
-def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> None:
+def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told():
     fused = {"optimizer": {"class": "torch.optim.AdamW", "kernel": "fused"}}
     other = {"optimizer": {"class": "deepspeed.DeepSpeedCPUAdam", "kernel": "DeepSpeedCPUAdam"}}
     unsteady = dataclasses.replace(reference(repeat=rounding), effective=fused)
@@ -139,7 +135,7 @@ def test_another_kernel_and_a_reference_that_is_not_repeatable_are_told() -> Non
     assert "not bit-reproducible" in repeat
 
 
-def test_operations_without_a_deterministic_form_are_told() -> None:
+def test_operations_without_a_deterministic_form_are_told():
     loose = {"determinism": "non-deterministic operations were allowed"}
     assert verdict(reference(), trained(rounding, environment=loose)).detail.arms[0].notes == (
         loose["determinism"],
@@ -164,15 +160,11 @@ measure: {trials: 0}
         ("check: {perturbed: 2}", "check.perturbed = 2: must be at least 4"),
         ("check: {false_alarm: 2}", "check.false_alarm = 2: must be at most 0.5"),
         ("check: often", "check = 'often': "),
-        (
-            "check: false",
-            "measure.trials = 0: nothing to run",
-        ),
+        ("check: false", "measure.trials = 0: nothing to run"),
     ],
 )
-def test_a_mistake_in_what_to_check_is_named(text: str, message: str, tmp_path: Path) -> None:
-    suite = tmp_path / "mine.yaml"
-    suite.write_text(f"{SMALL}\nstrategies: [ddp]\n{text}\n")
+def test_a_mistake_in_what_to_check_is_named(text, message, tmp_path):
+    suite = write_suite(tmp_path, f"{SMALL}\nstrategies: [ddp]\n{text}\n", "mine.yaml")
     done = call("plan", str(suite))
     assert done.returncode == 2
     assert f"{suite}:" in done.stderr

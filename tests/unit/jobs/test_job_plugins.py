@@ -1,7 +1,5 @@
 """Adding a kind of job is one new folder and no edit: ``tests/plugins/jobs/probe``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,24 +17,22 @@ from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 from distbench.suite.gate import parse_gate
 from support.records import case, info, job_of, measured
-from support.runs import OF_OUR_OWN, PLUGINS, QUICK, Done, Finished
-
-Command = Callable[..., Done]
+from support.runs import OF_OUR_OWN, PLUGINS, QUICK
+from support.suites import write_suite
 
 PROBED = QUICK.replace("trials: 1", "trials: 0") + "strategies: [ddp]\nprobe: {steps: 3}\n"
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Callable[[str], str]:
+def suite(tmp_path) -> Callable[[str], str]:
     def write(text: str) -> str:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
+        file = write_suite(tmp_path, text, "mine.yaml")
         return str(file)
 
     return write
 
 
-def test_the_kinds_of_job_have_words_and_folders_of_their_own() -> None:
+def test_the_kinds_of_job_have_words_and_folders_of_their_own():
     words = [kind.name for kind in job.job_kinds()]
     assert {"measure", "check", "checkpoint", "converge"} <= set(words)
     assert words[-1] == "measure", "what is measured comes last"
@@ -44,9 +40,7 @@ def test_the_kinds_of_job_have_words_and_folders_of_their_own() -> None:
 
 
 @pytest.mark.train
-def test_a_plan_has_the_trials_of_a_kind_that_is_a_folder(
-    distbench: Command, suite: Callable[[str], str]
-) -> None:
+def test_a_plan_has_the_trials_of_a_kind_that_is_a_folder(distbench, suite):
     text = PROBED.replace(*OF_OUR_OWN)
     planned = json.loads(distbench("plan", suite(text), "--json").stdout)
     assert [trial["job"] for trial in planned["trials"]] == ["probe"]
@@ -64,39 +58,33 @@ def test_a_plan_has_the_trials_of_a_kind_that_is_a_folder(
         ("proeb: true", "proeb = true: unknown key; did you mean 'probe'?"),
     ],
 )
-def test_a_mistake_in_its_section_is_named(
-    distbench: Command, suite: Callable[[str], str], section: str, place: str
-) -> None:
+def test_a_mistake_in_its_section_is_named(distbench, suite, section, place):
     done = distbench("plan", suite(PROBED.replace("probe: {steps: 3}", section)))
     assert done.returncode == 2
     assert place in done.stderr
 
 
-def test_it_may_be_switched_on_and_off_from_the_command_line(
-    distbench: Command, suite: Callable[[str], str]
-) -> None:
+def test_it_may_be_switched_on_and_off_from_the_command_line(distbench, suite):
     off = PROBED.replace("probe: {steps: 3}", "probe: false")
     assert distbench("plan", suite(off)).returncode == 2, "nothing to run"
     done = distbench("plan", suite(off), "--set", "probe=true", "--json")
     assert json.loads(done.stdout)["suite"]["probe"] == {"steps": 2}
 
 
-def test_options_of_a_kind_that_is_not_installed_keep_what_all_kinds_share() -> None:
+def test_options_of_a_kind_that_is_not_installed_keep_what_all_kinds_share():
     plain = {"kind": "gone", "options": {"role": "case", "of": "1234567890", "shards": 3}}
     read = job.JobSpec.from_json(plain, "record.json")
     assert (read.kind, read.options) == ("gone", job.JobOptions(role="case", of="1234567890"))
 
 
-def test_a_kind_keeps_its_options_through_json() -> None:
+def test_a_kind_keeps_its_options_through_json():
     for kind in job.job_kinds():
         made = job.JobSpec(kind.name, kind.options(role="reference", of="a", reference="b"))
         assert job.JobSpec.from_json(json.loads(json.dumps(made.to_json())), "record.json") == made
         assert made.provided_reference == "b"
 
 
-def test_two_plugins_of_one_word_are_refused(
-    distbench: Command, suite: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_two_plugins_of_one_word_are_refused(distbench, suite, tmp_path):
     source = Path(registry.__file__).parents[2] / "tests" / "plugins" / "jobs" / "probe" / "__init__.py"
     twin = tmp_path / "jobs" / "twin" / "__init__.py"
     twin.parent.mkdir(parents=True)
@@ -109,9 +97,7 @@ def test_two_plugins_of_one_word_are_refused(
 @pytest.mark.parametrize(
     ("steps", "gravity", "finding"), [(6, "ok", "pass"), (5, "bad", "invalid"), (None, None, "missing")]
 )
-def test_its_verdict_is_shown_gated_and_decides_the_exit_code(
-    steps: int | None, gravity: str | None, finding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_verdict_is_shown_gated_and_decides_the_exit_code(steps, gravity, finding, monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
     ddp = case("ddp")
     probed = [] if steps is None else [replace(measured(ddp, probed_steps=steps), job=job_of("probe"))]
@@ -131,9 +117,7 @@ def test_its_verdict_is_shown_gated_and_decides_the_exit_code(
 
 
 @pytest.mark.train
-def test_it_is_run_stored_in_its_folder_and_not_run_again(
-    run_suite: Callable[..., Finished], distbench: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_run_stored_in_its_folder_and_not_run_again(run_suite, distbench, monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
     finished = run_suite(PROBED)
     assert finished.code == 0, finished.errors

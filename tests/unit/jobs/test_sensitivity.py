@@ -1,10 +1,8 @@
 """Where timed losses part further than rounding usually leads, a run looks how far it does lead."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +20,15 @@ from distbench.jobs.sensitivity import SensitivityJob, SensitivitySection
 from distbench.jobs.sensitivity.results import SensitivityResults
 from distbench.record import Record
 from support.check_records import DDP, SINGLE, reference, rounding, trained
-from support.loss_verdicts import FSDP, TRUTH, judged, rounded, run_of, timed, words, wrong_from
+from support.loss_verdicts import FSDP, TRUTH, judged, measured_run, rounded, timed, words, wrong_from
 from support.records import job_of, measured
-from support.runs import Finished, call
+from support.runs import call
+from support.suites import SuiteText, write_suite
 
 CASES = (SINGLE, DDP, FSDP)
 
 
-def moved(of: Case, *curves: np.ndarray) -> Record:
+def perturbed_losses(of: Case, *curves: np.ndarray) -> Record:
     """The trial that trained *of* from moved weights, with the losses *curves*."""
     rows = [
         {"training": f"moved {number}", "step": step, "loss": float(loss)}
@@ -40,12 +39,12 @@ def moved(of: Case, *curves: np.ndarray) -> Record:
     return dataclasses.replace(record, samples={}, warmup_losses=[], tables={"sensitivity_curve": rows})
 
 
-def amplified(seed: int, growth: float) -> np.ndarray:
+def amplified_losses(seed: int, growth: float) -> np.ndarray:
     """Losses of an honest training at a rate that is too high: an ulp that grows *growth* times a step."""
     return rounded(seed, size=1e-7, growth=growth)
 
 
-def asked(records: Sequence[Record], **section: int) -> set[str]:
+def follow_up_cases(records: Sequence[Record], **section: int) -> set[str]:
     """Labels of the cases that are to be trained from moved weights."""
     return {
         task.case.label
@@ -55,38 +54,42 @@ def asked(records: Sequence[Record], **section: int) -> set[str]:
     }
 
 
-def test_honest_trainings_that_amplify_rounding_are_not_called_another_training() -> None:
+def test_honest_trainings_that_amplify_rounding_are_not_called_another_training():
     usual, tried = [], []
     for seed in range(0, 600, 10):
-        records = [timed(SINGLE, TRUTH), timed(DDP, amplified(seed, 3.0))]
+        records = [timed(SINGLE, TRUTH), timed(DDP, amplified_losses(seed, 3.0))]
         usual.append(words(*records)["ddp"])
-        tried.append(words(*records, moved(SINGLE, *(amplified(seed + i, 3.0) for i in range(1, 5))))["ddp"])
+        tried.append(
+            words(
+                *records, perturbed_losses(SINGLE, *(amplified_losses(seed + i, 3.0) for i in range(1, 5)))
+            )["ddp"]
+        )
     assert usual.count(DIFFERENT_TRAINING) >= 20, "the trainings are such that what is usual does not do"
     assert tried.count(DIFFERENT_TRAINING) == 0 and tried.count(INDISTINGUISHABLE) >= 20
 
 
 @pytest.mark.parametrize("growth", [1.3, 2.4])
 @pytest.mark.parametrize("step", [1, 5, 12])
-def test_a_mistake_is_found_all_the_same(step: int, growth: float) -> None:
-    seen = moved(SINGLE, *(amplified(i, growth) for i in range(4)))
+def test_a_mistake_is_found_all_the_same(step, growth):
+    seen = perturbed_losses(SINGLE, *(amplified_losses(i, growth) for i in range(4)))
     found = judged(timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), seen)["ddp"]
     assert found.word == DIFFERENT_TRAINING and f"from step {step} on" in found.sentence
 
 
-def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training() -> None:
+def test_what_is_within_a_sharp_limit_that_was_seen_is_the_same_training():
     off = TRUTH * (1 + 1e-4 * (np.arange(len(TRUTH)) >= 2))
     records = timed(SINGLE, TRUTH), timed(DDP, off)
     assert words(*records)["ddp"] == DIFFERENT_TRAINING
-    found = judged(*records, moved(SINGLE, TRUTH * (1 + (off / TRUTH - 1) / 2)))["ddp"]
+    found = judged(*records, perturbed_losses(SINGLE, TRUTH * (1 + (off / TRUTH - 1) / 2)))["ddp"]
     assert (
         found.word == SAME_LOSSES
         and "which rounding of its initial weights changes as much" in found.sentence
     )
 
 
-def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails() -> None:
+def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_nothing_fails():
     far = TRUTH * (1 + 0.03 * (np.arange(len(TRUTH)) >= 4))
-    run = run_of(timed(SINGLE, TRUTH), timed(DDP, far), moved(SINGLE, TRUTH * 2 - far))
+    run = measured_run(timed(SINGLE, TRUTH), timed(DDP, far), perturbed_losses(SINGLE, TRUTH * 2 - far))
     verdict = {row.case.label: row for row in run.cases}["ddp"].verdicts["losses"]
     assert (verdict.word, verdict.gravity, verdict.invalidates) == (INDISTINGUISHABLE, "unknown", False)
     assert "at step 4 the loss differs by 0.15 from that of single/ws1" in verdict.sentence
@@ -95,32 +98,35 @@ def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_noth
     assert not any(one.barred for one in run.candidates if one.label == "ddp")
 
 
-def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads() -> None:
+def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads():
     broken = np.where(np.arange(len(TRUTH)) >= 4, np.nan, TRUTH)
     for step, word in ((3, DIFFERENT_TRAINING), (4, INDISTINGUISHABLE)):
-        records = timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), moved(SINGLE, broken)
+        records = timed(SINGLE, TRUTH), timed(DDP, wrong_from(step, 0.05)), perturbed_losses(SINGLE, broken)
         assert words(*records)["ddp"] == word
 
 
-def test_a_training_that_is_another_one_each_time_does_not_excuse_itself() -> None:
+def test_a_training_that_is_another_one_each_time_does_not_excuse_itself():
     racing = [timed(FSDP, wrong_from(4, 0.05), 0)]
-    wide, calm = moved(FSDP, TRUTH, wrong_from(2, 0.1)), moved(DDP, rounded(5), rounded(6))
+    wide, calm = (
+        perturbed_losses(FSDP, TRUTH, wrong_from(2, 0.1)),
+        perturbed_losses(DDP, rounded(5), rounded(6)),
+    )
     both = [timed(DDP, rounded(1)), *racing, wide, calm]
     assert words(*both) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
     assert (
-        words(timed(SINGLE, rounded(1)), *racing, wide, moved(SINGLE, rounded(2)))["fsdp"]
+        words(timed(SINGLE, rounded(1)), *racing, wide, perturbed_losses(SINGLE, rounded(2)))["fsdp"]
         == DIFFERENT_TRAINING
     )
 
 
-def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against() -> None:
+def test_it_is_tried_only_where_it_decides_and_of_what_the_others_are_held_against():
     honest, wrong = [timed(SINGLE, rounded(1)), timed(DDP, rounded(2))], timed(FSDP, wrong_from(4, 0.01))
-    assert asked(honest) == set()
-    assert asked([*honest, wrong]) == {"single"}
-    assert asked([*honest, wrong], trainings=0) == set()
-    assert asked([timed(DDP, rounded(2)), wrong]) == {"ddp", "fsdp"}
+    assert follow_up_cases(honest) == set()
+    assert follow_up_cases([*honest, wrong]) == {"single"}
+    assert follow_up_cases([*honest, wrong], trainings=0) == set()
+    assert follow_up_cases([timed(DDP, rounded(2)), wrong]) == {"ddp", "fsdp"}
     by_the_check = [reference(), trained(rounding), timed(DDP, wrong_from(1, 0.01))]
-    assert asked(by_the_check) == set(), "the check has its own perturbed trainings"
+    assert follow_up_cases(by_the_check) == set(), "the check has its own perturbed trainings"
 
 
 FOLLOWING = """
@@ -154,7 +160,7 @@ class AgainResults(JobResults):
         looked = any(record.job.kind == self.kind.name for record in records)
         return [PlannedTrial(case, job=JobSpec(self.kind.name)) for case in (cases if looked else cases[-1:])]
 """
-PRETENDED = """
+PRETENDED = SuiteText("""
 workload: {mlp: {}}
 batch: {global_batch_size: 8}
 world_sizes: [1, 2]
@@ -162,12 +168,10 @@ measure: {steps: 3, trials: 2}
 metrics: [steptime]
 again: true
 strategies: [pretended]
-"""
+""")
 
 
-def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resumed(tmp_path, monkeypatch):
     kind, log, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "log", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
@@ -191,9 +195,7 @@ def test_a_run_makes_what_its_trials_give_reason_for_once_also_when_it_is_resume
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_honest_strategies_at_a_rate_that_is_too_high_do_not_fail_the_run(
-    precision: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_honest_strategies_at_a_rate_that_is_too_high_do_not_fail_the_run(precision, run_suite):
     suite = f"""
 workload: {{transformer: {{dim: 64, depth: 6, heads: 4, kv_heads: 2, ffn_dim: 128, seq_len: 32}}}}
 metrics: [steptime]
@@ -211,9 +213,7 @@ strategies: [single, ddp, fsdp]
     assert finished.code == 0
 
 
-def test_a_follow_up_that_fails_is_not_made_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follow_up_that_fails_is_not_made_again_and_again(tmp_path, monkeypatch):
     kind, suite = tmp_path / "jobs" / "again" / "__init__.py", tmp_path / "suite.yaml"
     kind.parent.mkdir(parents=True)
     kind.write_text(FOLLOWING)
@@ -224,10 +224,9 @@ def test_a_follow_up_that_fails_is_not_made_again_and_again(
     assert done.stderr.count("running follow-up trials") == 2
 
 
-def test_a_plan_says_what_may_follow(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
-        PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
+def test_a_plan_says_what_may_follow(tmp_path):
+    suite = write_suite(
+        tmp_path, PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
     )
     said = " ".join(call("plan", str(suite), "--set", "sensitivity.trainings=6").stdout.split())
     assert "sensitivity: if timed losses diverge more than rounding usually explains" in said

@@ -1,14 +1,12 @@
 """Agents on several nodes, here all on this host: ranks in their places, and nobody left when one is gone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -35,14 +33,7 @@ from distbench.ipc.messages import EndRun, RankExit
 from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
 from distbench.launchers.agents import AgentConnection
 from distbench.launchers.base import LaunchError, LaunchUnsupportedError, NodesUnavailableError
-from distbench.launchers.nodes import (
-    AGENT_ARGUMENTS,
-    Node,
-    NodeDifference,
-    StartedAgents,
-    assign_ranks,
-    node_differences,
-)
+from distbench.launchers.nodes import AGENT_ARGUMENTS, Node, StartedAgents, assign_ranks, node_differences
 from distbench.launchers.ssh import Ssh
 from distbench.metrics.telemetry.host import sibling_agents
 from distbench.record.run_folder import new_run_id
@@ -50,8 +41,9 @@ from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import processes_of_run
 from support.fault_table import Drill
+from support.leftover_processes import listening_addresses
 from support.records import case
-from support.runs import QUICK, Finished
+from support.runs import QUICK
 from support.shell_jobs import codes, launch_of, sleepers, soon
 
 HERE = ["sh", "-c", 'exec sh -c "$2"', "shell"]
@@ -68,7 +60,7 @@ class Known(Ssh):
         return SECRET, 0
 
 
-class Cluster:
+class AgentSite:
     """A site of two nodes, and the agents that it has."""
 
     def __init__(self, folder: Path, **options: object) -> None:
@@ -91,14 +83,14 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, chore: None) -> Iterator[Cluster]:
-    made = Cluster(tmp_path / "run")
+def cluster(tmp_path, chore) -> Iterator[AgentSite]:
+    made = AgentSite(tmp_path / "run")
     yield made
     made.site.close()
     soon(made.nobody_left, "processes were left")
 
 
-def test_nodes_are_filled_in_their_order() -> None:
+def test_nodes_are_filled_in_their_order():
     nodes = [Node("a", 4), Node("b", 2), Node("c", 4)]
     placed = [
         (share.node_rank, share.first, share.count, share.node_count)
@@ -134,9 +126,7 @@ def test_nodes_are_filled_in_their_order() -> None:
         ({"packages": {"torch": "2.12", "numpy": "2"}}, ["packages"], {}),
     ],
 )
-def test_nodes_that_differ_are_told_apart_by_what(
-    other: dict[str, object], allowed: list[NodeDifference], told: dict[str, str]
-) -> None:
+def test_nodes_that_differ_are_told_apart_by_what(other, allowed, told):
     one = {
         "name": "a",
         "distbench": "abc",
@@ -146,7 +136,7 @@ def test_nodes_that_differ_are_told_apart_by_what(
     assert node_differences({"a": one, "b": {**one, **other}, "c": one}, allowed) == told
 
 
-def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> None:
+def test_a_node_must_have_the_gpus_that_were_counted_on(cluster):
     if visible_gpu_count() > 1:
         pytest.skip("far has two GPUs")
     with pytest.raises(
@@ -156,12 +146,10 @@ def test_a_node_must_have_the_gpus_that_were_counted_on(cluster: Cluster) -> Non
 
 
 @pytest.mark.drill("the clock of a node is two hours off")
-def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
-    tmp_path: Path, chore: None, drill: Drill
-) -> None:
+def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(tmp_path, chore, drill):
     (name, at_boot), hours = *clock.clock_environment().items(), 2 * 3600
     wrong = f'export {name}={float(at_boot) - hours}; exec sh -c "$2"'
-    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", wrong, "shell"])
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", wrong, "shell"])
     began = clock.now()
     handle = cluster.site.launch(launch_of(cluster.folder, "true", 2))
     exits = []
@@ -174,8 +162,8 @@ def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(
 
 
 @pytest.mark.drill("two runs at once on the same nodes")
-def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster: Cluster, nap: str, drill: Drill) -> None:
-    other = Cluster(cluster.folder.parent / "other")
+def test_two_runs_on_the_same_nodes_leave_each_other_alone(cluster, nap, drill):
+    other = AgentSite(cluster.folder.parent / "other")
     handles = [each.site.launch(launch_of(each.folder, f"sleep {nap}", 2)) for each in (cluster, other)]
     soon(lambda: len(sleepers(nap)) == 4, "they never began")
     other.site.close()
@@ -197,12 +185,10 @@ def sampled(folder: Path, *metrics: PluginChoice) -> LaunchSpec:
 
 
 @pytest.mark.parametrize("hours", [0, 2])
-def test_each_node_samples_for_itself_in_the_time_of_the_command(
-    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
+def test_each_node_samples_for_itself_in_the_time_of_the_command(tmp_path, chore, monkeypatch, hours):
     (name, at_boot) = next(iter(clock.clock_environment().items()))
     ahead = f'export {name}={float(at_boot) + hours * 3600}; exec sh -c "$2"'
-    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", ahead, "shell"])
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", ahead, "shell"])
     with closing(cluster.site) as site:
         began = clock.now()
         handle = site.launch(sampled(cluster.folder, PluginChoice("telemetry", {})))
@@ -224,7 +210,7 @@ def test_each_node_samples_for_itself_in_the_time_of_the_command(
         assert unsampled.sampler_tables() == {}
 
 
-BROKEN = """
+BROKEN_SAMPLER = """
 from dataclasses import dataclass
 from distbench.metrics.base import Metric, Sampler
 
@@ -244,11 +230,9 @@ class Broken(Metric):
 """
 
 
-def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(cluster, tmp_path, monkeypatch):
     (tmp_path / "metrics").mkdir()
-    (tmp_path / "metrics" / "broken.py").write_text(BROKEN)
+    (tmp_path / "metrics" / "broken.py").write_text(BROKEN_SAMPLER)
     monkeypatch.setenv(PLUGIN_PATH_VARIABLE, str(tmp_path))
     handle = cluster.site.launch(sampled(cluster.folder, PluginChoice("broken", {})))
     handle.stop()
@@ -261,9 +245,9 @@ def test_a_sampler_that_fails_on_a_node_is_told_with_its_name(
     soon(cluster.nobody_left, "processes were left")
 
 
-def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
+def test_facts_are_those_of_the_nodes(tmp_path, chore):
     shell = ["sh", "-c", 'export NCCL_DEBUG=WARN; exec sh -c "$2"', "shell"]
-    cluster = Cluster(tmp_path / "run", shell=shell)
+    cluster = AgentSite(tmp_path / "run", shell=shell)
     assert cluster.site.machine is None
     cluster.site.launch(launch_of(cluster.folder, "true", 2)).stop()
     assert cluster.site.machine
@@ -272,7 +256,7 @@ def test_facts_are_those_of_the_nodes(tmp_path: Path, chore: None) -> None:
     cluster.site.close()
 
 
-def test_every_rank_runs_in_its_place(cluster: Cluster) -> None:
+def test_every_rank_runs_in_its_place(cluster):
     out = cluster.folder / "rank"
     place = "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on node $GROUP_RANK of $DISTBENCH_NODE"
     for _ in range(2):
@@ -289,7 +273,7 @@ def test_every_rank_runs_in_its_place(cluster: Cluster) -> None:
         ]
 
 
-def test_ranks_of_all_nodes_meet_at_rank_0(cluster: Cluster) -> None:
+def test_ranks_of_all_nodes_meet_at_rank_0(cluster):
     out = cluster.folder / "rank"
     launch = launch_of(cluster.folder, f"echo $MASTER_ADDR $MASTER_PORT > {out}$RANK", 2)
     codes(cluster.site.launch(launch))
@@ -299,7 +283,7 @@ def test_ranks_of_all_nodes_meet_at_rank_0(cluster: Cluster) -> None:
     assert int(port) > 0
 
 
-def test_the_token_is_on_no_command_line_and_in_no_file(cluster: Cluster) -> None:
+def test_the_token_is_on_no_command_line_and_in_no_file(cluster):
     handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
     agents = [cluster.agent(node) for node in ("near", "far")]
     processes = [each for agent in agents for each in (agent, *agent.children(recursive=True))]
@@ -311,15 +295,11 @@ def test_the_token_is_on_no_command_line_and_in_no_file(cluster: Cluster) -> Non
     files = [file for file in cluster.folder.parent.rglob("*") if file.is_file()]
     assert [file for file in files if file.name == "agents.log"]
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
-    assert not [each for agent in agents for each in listens(agent)]
+    assert not [each for agent in agents for each in listening_addresses(agent)]
     handle.stop()
 
 
-def listens(process: psutil.Process) -> list[object]:
-    return [each for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
-
-
-def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster: Cluster) -> None:
+def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster):
     done = cluster.folder / "done"
     over = cluster.site.launch(launch_of(cluster.folder, f"touch {done}$RANK", 2))
     soon(lambda: all(Path(f"{done}{rank}").exists() for rank in (0, 1)), "they never ended")
@@ -330,9 +310,9 @@ def test_ends_of_a_trial_that_was_stopped_are_not_those_of_the_next(cluster: Clu
     handle.stop()
 
 
-def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
+def test_an_agent_of_no_node_is_refused(tmp_path, chore):
     renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
-    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", renamed, "shell"])
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", renamed, "shell"])
     with pytest.raises(
         LaunchError, match="agents connected from near, near; expected one from each of near, far"
     ):
@@ -341,7 +321,7 @@ def test_an_agent_of_no_node_is_refused(tmp_path: Path, chore: None) -> None:
     soon(cluster.nobody_left, "processes were left")
 
 
-class Chosen(Ssh):
+class PartialEngine(Ssh):
     """Hosts as an engine would choose them: nobody knows which before their agents say so."""
 
     def node_list(self) -> list[Node]:
@@ -351,17 +331,19 @@ class Chosen(Ssh):
         return super().start_agents(super().node_list(), environment, log)
 
 
-def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path: Path, chore: None) -> None:
-    launcher = Chosen(hosts=["near:1", "far:1"], shell=HERE, start_timeout=30.0)
+def test_agents_on_nodes_that_an_engine_chooses_are_numbered_by_name(tmp_path, chore):
+    launcher = PartialEngine(hosts=["near:1", "far:1"], shell=HERE, start_timeout=30.0)
     with closing(launcher.open_session("chosen")) as site:
         handle = site.launch(launch_of(tmp_path, "true", 2))
         assert handle.ranks_by_node == {"far": [0], "near": [1]}
         handle.stop()
 
 
-def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path: Path, chore: None) -> None:
+def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path, chore):
     renamed = 'exec sh -c "$(echo "$2" | sed s/DISTBENCH_NODE=far/DISTBENCH_NODE=near/)"'
-    launcher = Chosen(hosts=["near:1", "far:1"], shell=["sh", "-c", renamed, "shell"], start_timeout=30.0)
+    launcher = PartialEngine(
+        hosts=["near:1", "far:1"], shell=["sh", "-c", renamed, "shell"], start_timeout=30.0
+    )
     with (
         closing(launcher.open_session("doubled")) as site,
         pytest.raises(
@@ -371,7 +353,7 @@ def test_two_agents_on_one_node_are_refused_though_the_engine_chose_it(tmp_path:
         site.launch(launch_of(tmp_path, "true", 2))
 
 
-def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_until_the_run_is_over() -> None:
+def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_until_the_run_is_over():
     token, held = new_token(), socket.create_server(("127.0.0.1", 0))
     port = held.getsockname()[1]
     held.close()
@@ -393,7 +375,7 @@ def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_unti
     assert agent.wait(20) == 0
 
 
-def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
+def kill_agent(cluster: AgentSite, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
     """Send *number* to an agent in a trial, which is *told* so; the next trial has other agents."""
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
     soon(lambda: len(sleepers(nap)) == 2, "they never began")
@@ -418,13 +400,11 @@ def loses_its_agent(cluster: Cluster, number: signal.Signals, told: str, nap: st
         for number in (signal.SIGKILL, signal.SIGTERM)
     ],
 )
-def test_an_agent_that_is_gone_is_named_and_replaced(
-    cluster: Cluster, drill: Drill, nap: str, number: signal.Signals
-) -> None:
-    loses_its_agent(cluster, number, "lost the agent on far", nap, drill)
+def test_an_agent_that_is_gone_is_named_and_replaced(cluster, drill, nap, number):
+    kill_agent(cluster, number, "lost the agent on far", nap, drill)
 
 
-def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: Cluster, nap: str) -> None:
+def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster, nap):
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
     soon(lambda: len(sleepers(nap)) == 2, "they never began")
     assert handle.silent_node() is None
@@ -439,16 +419,14 @@ def test_an_agent_that_has_been_silent_for_seconds_is_named(cluster: Cluster, na
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("an agent gets SIGSTOP in a trial")
-def test_an_agent_that_is_silent_is_given_up(cluster: Cluster, drill: Drill, nap: str) -> None:
-    loses_its_agent(cluster, signal.SIGSTOP, "no heartbeat from the agent on far for 30 s", nap, drill)
+def test_an_agent_that_is_silent_is_given_up(cluster, drill, nap):
+    kill_agent(cluster, signal.SIGSTOP, "no heartbeat from the agent on far for 30 s", nap, drill)
 
 
 @pytest.mark.drill("no agent comes: the remote shell fails")
-def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(
-    tmp_path: Path, chore: None, drill: Drill
-) -> None:
+def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(tmp_path, chore, drill):
     away = 'test "$1" = near || { echo "$1: no route to host" >&2; exit 255; }; exec sh -c "$2"'
-    cluster = Cluster(tmp_path / "run", shell=["sh", "-c", away, "shell"])
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", away, "shell"])
     with pytest.raises(LaunchError, match=r"the remote shell of far exited with code 255") as caught:
         cluster.site.launch(launch_of(cluster.folder, "true", 2))
     drill.seen(str(caught.value))
@@ -457,7 +435,7 @@ def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(
     soon(cluster.nobody_left, "processes were left")
 
 
-def alone(*hidden: Path, before: str = "") -> list[str]:
+def single_rank_shell(*hidden: Path, before: str = "") -> list[str]:
     """A remote shell in which far sees folders of its own in the place of those *hidden*."""
     mounts = "".join(f"mount -t tmpfs none {folder}; " for folder in hidden)
     away = f'exec unshare --mount sh -c "{mounts}{before}$2"'
@@ -469,27 +447,25 @@ OWN = "$(dirname $(readlink /proc/self/fd/2))"
 
 
 @pytest.fixture
-def parted(tmp_path: Path, chore: None) -> Iterator[Cluster]:
+def separate_disks(tmp_path, chore) -> Iterator[AgentSite]:
     """Two nodes of which far does not see the run's folder."""
     run = tmp_path / "run"
     run.mkdir()
-    made = Cluster(run, shell=alone(run))
+    made = AgentSite(run, shell=single_rank_shell(run))
     yield made
     made.site.close()
     soon(made.nobody_left, "processes were left")
 
 
 @pytest.mark.drill("a node does not see the run's folder")
-def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
-    parted: Cluster, drill: Drill
-) -> None:
-    run, size = parted.folder, 3_000_000
+def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(separate_disks, drill):
+    run, size = separate_disks.folder, 3_000_000
     (run / "needed").write_text("initial")
     told = f"echo in {OWN}; head -c {size} /dev/zero > {OWN}/rank$RANK.large; cp {OWN}/needed {OWN}/left"
     launch = launch_of(
         run, told, 2, input_files=(run / "needed", run / "absent"), output_files=(run / "left",)
     )
-    handle = parted.site.launch(launch)
+    handle = separate_disks.site.launch(launch)
     exits = []
     while len(exits) < 2:
         exits += handle.wait(10)
@@ -500,15 +476,15 @@ def test_what_ranks_write_comes_back_from_a_node_that_does_not_share_the_folder(
     assert (run / "left").read_text() == "initial"
     near, far = (Path((run / f"rank{rank}.log").read_text().split()[1]) for rank in (0, 1))
     assert near == run != far
-    parted.site.close()
+    separate_disks.site.close()
     soon(lambda: not far.exists(), "the folder of the agent was left")
     drill.seen("the trial runs; its files come over the connection")
 
 
-def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(parted: Cluster, nap: str) -> None:
-    run = parted.folder
+def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(separate_disks, nap):
+    run = separate_disks.folder
     sign = f"echo in step 3; printf 'time 3 7' > {OWN}/rank$RANK.progress; exec sleep {nap}"
-    handle = parted.site.launch(launch_of(run, sign, 2))
+    handle = separate_disks.site.launch(launch_of(run, sign, 2))
     soon(lambda: handle.wait(0.1) or read_progress(progress_file(run, 1)), "no sign came", 20)
     assert read_progress(progress_file(run, 1)) == ProgressMark("time", 3, 7)
     assert not log_file(run, 1).exists()
@@ -518,47 +494,47 @@ def test_signs_of_life_and_logs_of_a_rank_elsewhere_are_seen_while_it_runs(parte
     assert not sleepers(nap)
 
 
-def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(parted: Cluster) -> None:
+def test_ranks_that_read_each_others_files_need_a_folder_that_their_nodes_share(separate_disks):
     with pytest.raises(LaunchUnsupportedError, match=r"read each other's files, and far can't see .*run"):
-        parted.site.launch(launch_of(parted.folder, "true", 2, needs_shared_files=True))
-    assert codes(parted.site.launch(launch_of(parted.folder, "true", 1, needs_shared_files=True))) == [0]
+        separate_disks.site.launch(launch_of(separate_disks.folder, "true", 2, needs_shared_files=True))
+    assert codes(
+        separate_disks.site.launch(launch_of(separate_disks.folder, "true", 1, needs_shared_files=True))
+    ) == [0]
 
 
 @pytest.mark.drill("the disk of a node is full")
-def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path: Path, chore: None, drill: Drill) -> None:
+def test_a_full_disk_on_a_node_is_told_with_the_node(tmp_path, chore, drill):
     run, full = tmp_path / "run", tmp_path / "full"
     run.mkdir()
     full.mkdir()
     (run / "weights").write_bytes(bytes(2 << 20))
     small = f"mount -t tmpfs -o size=1m none {full}; export TMPDIR={full}; "
-    cluster = Cluster(run, shell=alone(run, before=small))
+    cluster = AgentSite(run, shell=single_rank_shell(run, before=small))
     with pytest.raises(LaunchError, match=r"far: can't write weights to .*: No space left") as caught:
         cluster.site.launch(launch_of(run, "true", 2, input_files=(run / "weights",)))
     drill.seen(str(caught.value))
     cluster.site.close()
 
 
-def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path: Path, chore: None) -> None:
+def test_a_node_that_has_no_place_for_a_copy_is_named(tmp_path, chore):
     run = tmp_path / "run"
     run.mkdir()
     # to be read still: the interpreter may lie there
     sealed = "".join(
         f"mount --rbind {place} {place}; mount -o remount,bind,ro {place}; " for place in ("/tmp", "/var/tmp")
     )
-    cluster = Cluster(run, shell=alone(run, before=f"{sealed}unset TMPDIR; cd /tmp; "))
+    cluster = AgentSite(run, shell=single_rank_shell(run, before=f"{sealed}unset TMPDIR; cd /tmp; "))
     with pytest.raises(LaunchError, match=r"far: can't copy .*run: .*No usable temporary"):
         cluster.site.launch(launch_of(run, "true", 2))
     cluster.site.close()
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_each_node_with_a_cache_of_its_own_is_prepared(
-    tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_each_node_with_a_cache_of_its_own_is_prepared(tmp_path, chore, monkeypatch, code):
     cache, run = tmp_path / "cache", tmp_path / "run"
     cache.mkdir()
     monkeypatch.setenv("DISTBENCH_CACHE", str(cache))
-    cluster = Cluster(run, shell=alone(cache))
+    cluster = AgentSite(run, shell=single_rank_shell(cache))
     seen = tmp_path / "seen"
     build = (
         f"touch {seen}-$DISTBENCH_NODE; echo on $DISTBENCH_NODE; test $DISTBENCH_NODE = near || exit {code}"
@@ -576,7 +552,7 @@ def test_each_node_with_a_cache_of_its_own_is_prepared(
 
 
 @pytest.mark.drill("kill -9 of the controller of two agents")
-def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str, drill: Drill) -> None:
+def test_agents_end_with_their_controller(tmp_path, chore, nap, drill):
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}", 2)
     script = (
         "import sys, time; from pathlib import Path; from distbench.ipc.launch_spec import LaunchSpec;"
@@ -593,9 +569,7 @@ def test_agents_end_with_their_controller(tmp_path: Path, chore: None, nap: str,
 
 @pytest.mark.train
 @pytest.mark.drill("nodes never come, in a run of many trials")
-def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
-    tmp_path: Path, run_suite: Callable[..., Finished], drill: Drill
-) -> None:
+def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(tmp_path, run_suite, drill):
     calls = tmp_path / "calls"
     shell = f"['sh', '-c', 'echo $1 >> {calls}; exit 255', 'shell']"
     text = f"{QUICK}strategies: [ddp, fsdp]\ncheck: {{steps: 2}}\n"
@@ -614,10 +588,10 @@ def test_nodes_that_do_not_come_end_the_run_and_are_waited_for_once(
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("share", [True, False])
-def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finished], share: bool) -> None:
+def test_two_nodes_train_as_one(tmp_path, run_suite, share):
     (tmp_path / "out").mkdir()
     hidden = [] if share else [tmp_path / "out"]
-    shell = "[" + ", ".join(f"'{word}'" for word in alone(*hidden)) + "]"
+    shell = "[" + ", ".join(f"'{word}'" for word in single_rank_shell(*hidden)) + "]"
     text = f"{QUICK}strategies: [ddp, {{zero: {{stage: 2}}}}]\ncheck: {{steps: 2}}\n"
     near = run_suite(f"{text}launcher: local\n")
     far = run_suite(f"{text}launcher: {{ssh: {{hosts: ['near:1', 'far:1'], shell: {shell}}}}}\n")
@@ -647,9 +621,7 @@ def test_two_nodes_train_as_one(tmp_path: Path, run_suite: Callable[..., Finishe
         ("trials/a/0/rank2.\0json", False),
     ],
 )
-def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(
-    tmp_path: Path, name: str, is_taken: bool
-) -> None:
+def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(tmp_path, name, is_taken):
     root, sent = tmp_path / "run", tmp_path / "sent"
     root.mkdir()
     (root / "suite.yaml").write_text("mine")

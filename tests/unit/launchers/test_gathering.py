@@ -1,10 +1,8 @@
 """The controller's port while agents gather: who else connects there is dropped, and holds up nobody."""
 
-from __future__ import annotations
-
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
@@ -15,11 +13,10 @@ from distbench.launchers.agents import AgentConnection, AgentListener
 from distbench.launchers.base import LaunchError, never_cancelled
 from distbench.launchers.nodes import Node, StartedAgents
 
-Stray = Callable[["Port"], None]
 NODES = [Node("near", 1), Node("far", 1)]
 
 
-class Nobody(StartedAgents):
+class NoHandle(StartedAgents):
     """What started the agents says nothing of them."""
 
     def failure(self) -> str | None:
@@ -29,7 +26,7 @@ class Nobody(StartedAgents):
         """Nothing was started."""
 
 
-class Port:
+class AgentPort:
     """A controller that waits for two agents, and who connects to it."""
 
     def __init__(self) -> None:
@@ -49,30 +46,30 @@ class Port:
         wire.send(NodeFacts(name, "127.0.0.1"))
 
     def gathered(self, seconds: float) -> list[AgentConnection]:
-        agents = self.gathering.accept_all(NODES, Nobody(), seconds, never_cancelled)
+        agents = self.gathering.accept_all(NODES, NoHandle(), seconds, never_cancelled)
         for agent in agents:
             self.stack.callback(agent.close)
         return agents
 
 
 @pytest.fixture
-def port() -> Iterator[Port]:
-    made = Port()
+def port() -> Iterator[AgentPort]:
+    made = AgentPort()
     yield made
     made.stack.close()
 
 
-def silent(port: Port) -> None:
+def stay_silent(port: AgentPort) -> None:
     """Connects, says nothing, and stays."""
     port.connected()
 
 
-def garbage(port: Port) -> None:
+def send_garbage(port: AgentPort) -> None:
     """Speaks another protocol."""
     port.connected().sendall(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 99)
 
 
-def of_another_run(port: Port) -> None:
+def join_with_other_token(port: AgentPort) -> None:
     """Knows another token."""
     with suppress(ChannelError):
         port.join("near", new_token())
@@ -83,13 +80,13 @@ def of_another_run(port: Port) -> None:
     [
         pytest.param(stray, marks=pytest.mark.drill(f"while agents gather, one connects who {told}"), id=told)
         for stray, told in (
-            (silent, "says nothing"),
-            (garbage, "speaks another protocol"),
-            (of_another_run, "knows another token"),
+            (stay_silent, "says nothing"),
+            (send_garbage, "speaks another protocol"),
+            (join_with_other_token, "knows another token"),
         )
     ],
 )
-def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(port: Port, stray: Stray) -> None:
+def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(port, stray):
     def connect() -> None:
         for _ in range(3):
             stray(port)
@@ -102,7 +99,7 @@ def test_who_is_no_agent_of_the_run_is_dropped_and_waited_for_by_nobody(port: Po
     assert [agent.name for agent in port.gathered(4.5)] == ["near", "far"]
 
 
-def test_agents_of_another_run_do_not_count(port: Port) -> None:
+def test_agents_of_another_run_do_not_count(port):
     other = new_token()
 
     def connect() -> None:

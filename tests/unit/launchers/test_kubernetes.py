@@ -3,8 +3,6 @@
 Strict validation: tox -e cluster.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -21,8 +19,9 @@ from ruamel.yaml import YAML
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.suite import load_suite
-from support.runs import QUICK, Done
+from support.runs import QUICK
 from support.shell_jobs import launch_of
+from support.suites import write_suite
 
 OPTIONS = {"image": "registry.example/distbench:1", "nnodes": 2, "resources": {"requests": {"cpu": "2500m"}}}
 TEXT = f"""{QUICK}strategies: [pretended]  # "quoted", $HOME, é
@@ -31,16 +30,14 @@ launcher: {{kubernetes: {json.dumps(OPTIONS)}}}
 
 
 @pytest.fixture
-def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def suite(tmp_path, monkeypatch) -> Path:
     for name in ("DISTBENCH_TOKEN", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-    file = tmp_path / "two-nodes.yaml"
-    file.write_text(TEXT)
-    return file
+    return write_suite(tmp_path, TEXT, "two-nodes.yaml")
 
 
 @pytest.fixture
-def manifests(suite: Path, distbench: Callable[..., Done]) -> Callable[..., list[dict[str, Any]]]:
+def manifests(suite, distbench) -> Callable[..., list[dict[str, Any]]]:
     """What ``launch --print`` writes with some overrides."""
 
     def written(*arguments: str) -> list[dict[str, Any]]:
@@ -78,9 +75,7 @@ def variables(manifests: list[dict[str, Any]], role: str, node: str) -> dict[str
     return found
 
 
-def test_the_suite_travels_as_it_was_written_and_the_token_in_the_secret_alone(
-    manifests: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_the_suite_travels_as_it_was_written_and_the_token_in_the_secret_alone(manifests):
     written = manifests("--set", "measure.steps=3")
     assert [each["kind"] for each in written] == ["Secret", "ConfigMap", "Service", "Job", "Job"]
     assert written[1]["data"] == {"two-nodes.yaml": TEXT}
@@ -90,9 +85,7 @@ def test_the_suite_travels_as_it_was_written_and_the_token_in_the_secret_alone(
     assert manifests()[0]["stringData"]["token"] != token
 
 
-def test_agents_look_for_the_controller_where_its_pod_is(
-    manifests: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_agents_look_for_the_controller_where_its_pod_is(manifests):
     _, _, service, job, agents = manifests("--set", "launcher.kubernetes.port=4000")
     pod = job["spec"]["template"]
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
@@ -103,16 +96,14 @@ def test_agents_look_for_the_controller_where_its_pod_is(
     assert [agents["spec"][key] for key in ("completions", "parallelism", "backoffLimit")] == [2, 2, 0]
 
 
-def test_a_job_set_gives_the_controller_a_name_by_itself(
-    manifests: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_a_job_set_gives_the_controller_a_name_by_itself(manifests):
     written = manifests("--set", "launcher.kubernetes.kind=jobset")
     assert [each["kind"] for each in written] == ["Secret", "ConfigMap", "JobSet"]
     name = written[2]["metadata"]["name"]
     assert variables(written, "agent", "a")["DISTBENCH_CONTROLLERS"] == f"{name}-controller-0-0.{name}:17017"
 
 
-def test_gpus_are_limits_and_ranks(suite: Path, manifests: Callable[..., list[dict[str, Any]]]) -> None:
+def test_gpus_are_limits_and_ranks(suite, manifests):
     eight = {**OPTIONS, "gpus": 8, "pod": {"nodeSelector": {"gpu": "h200"}}, "env": {"NCCL_DEBUG": "WARN"}}
     written = manifests("--set", f"launcher.kubernetes={json.dumps(eight)}")
     agent = container(written, "agent")
@@ -125,9 +116,7 @@ def test_gpus_are_limits_and_ranks(suite: Path, manifests: Callable[..., list[di
     assert (machine.device, machine.devices, machine.nodes) == ("cpu", 4, 2)
 
 
-def test_the_pod_of_the_controller_runs_the_suite_with_what_was_overridden(
-    tmp_path: Path, manifests: Callable[..., list[dict[str, Any]]], distbench: Callable[..., Done]
-) -> None:
+def test_the_pod_of_the_controller_runs_the_suite_with_what_was_overridden(tmp_path, manifests, distbench):
     given = ["--set", "name=$(HOME)", "--set", f"launcher.kubernetes={json.dumps(OPTIONS)}", "--nodes", "3"]
     written = manifests(*given, "--only", "pre*")
     # Kubernetes' own escape (https://kubernetes.io/docs/tasks/inject-data-application)
@@ -141,9 +130,7 @@ def test_the_pod_of_the_controller_runs_the_suite_with_what_was_overridden(
     assert (launcher["nnodes"], launcher["image"]) == (3, OPTIONS["image"])
 
 
-def test_the_pod_of_the_controller_stays_after_the_run_without_a_claim(
-    manifests: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_the_pod_of_the_controller_stays_after_the_run_without_a_claim(manifests):
     sh, c, script, _, *_ = container(manifests(), "controller")["command"]
     done = subprocess.run(
         [sh, c, script, "0", "sh", "-c", "trap 'exit 7' TERM; kill -TERM $PPID; while :; do sleep 0.1; done"],
@@ -168,24 +155,20 @@ def test_the_pod_of_the_controller_stays_after_the_run_without_a_claim(
         ({"pod": {"volumes": []}}, "launcher.kubernetes.pod: volumes is set by distbench"),
     ],
 )
-def test_what_makes_no_pod_is_refused(
-    suite: Path, distbench: Callable[..., Done], options: dict[str, object], told: str
-) -> None:
+def test_what_makes_no_pod_is_refused(suite, distbench, options, told):
     change = f"launcher={json.dumps({'kubernetes': {**OPTIONS, **options}})}"
     done = distbench("launch", str(suite), "--on", "kubernetes", "--print", "--set", change)
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
 
 
-def test_a_run_is_started_by_its_pods_only(
-    suite: Path, distbench: Callable[..., Done], tmp_path: Path
-) -> None:
+def test_a_run_is_started_by_its_pods_only(suite, distbench, tmp_path):
     done = distbench("run", str(suite), "--out", str(tmp_path / "reports"))
     assert done.returncode == 2
     assert "two-nodes.yaml:9: launcher.kubernetes: distbench runs as the command of a pod" in done.stderr
     assert not (tmp_path / "reports").exists()
 
 
-def test_in_a_pod_of_distbench_auto_is_kubernetes(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pod_of_distbench_auto_is_kubernetes(suite, monkeypatch):
     suite.write_text(f"{QUICK}strategies: [ddp]\n")
     assert load_suite(suite).launcher.name == "local"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
@@ -195,7 +178,7 @@ def test_in_a_pod_of_distbench_auto_is_kubernetes(suite: Path, monkeypatch: pyte
 
 
 @pytest.fixture
-def pods(manifests: Callable[..., list[dict[str, Any]]]) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+def running_pods(manifests) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """Starts two agents with the command and the environment of their pods; both are on this host."""
     running: list[subprocess.Popen[bytes]] = []
 
@@ -216,11 +199,11 @@ def pods(manifests: Callable[..., list[dict[str, Any]]]) -> Iterator[Callable[..
 
 
 def test_agents_of_pods_wait_for_the_controller_serve_it_and_end_with_the_run(
-    pods: Callable[..., list[dict[str, Any]]], tmp_path: Path, chore: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    running_pods, tmp_path, chore, monkeypatch
+):
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    written = pods(port)
+    written = running_pods(port)
     for name, value in variables(written, "controller", "").items():
         monkeypatch.setenv(name, value)
     options = {**OPTIONS, "port": port, "start_timeout": 30.0}

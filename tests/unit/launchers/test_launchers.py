@@ -1,10 +1,7 @@
 """The seam of launchers: ranks on several nodes, and a watch that trusts no clock but its own."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Semaphore
 
@@ -12,7 +9,6 @@ import pytest
 
 from distbench.analysis.communication import multi_rank_rows
 from distbench.core.case import TimeLimits
-from distbench.core.job import job_kind
 from distbench.ipc.launch_spec import RankRange
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
@@ -24,20 +20,18 @@ from distbench.ipc.trial_files import (
     read_progress,
     result_file,
 )
-from distbench.launchers.base import RunningLaunch
 from distbench.launchers.local import visible_devices_by_index
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.record import NODE_LOST_PHASE, RankDevice, Status
 from distbench.record.run_folder import Run as RunFolder
-from distbench.run.interruption import StopRequest
-from distbench.run.trial_monitor import TrialMonitor
-from support.runs import QUICK, Finished
+from support.fake_launches import FakeLaunch, outcome
+from support.runs import QUICK
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @pytest.mark.train
-def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finished]) -> None:
+def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite):
     finished = run_suite(QUICK + "launcher: two_nodes\nstrategies: [ddp]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "measured", case["reason"]
@@ -59,9 +53,7 @@ def test_ranks_on_two_nodes_meet_where_rank_0_is(run_suite: Callable[..., Finish
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_hybrid_shard_gathers_inside_nodes_and_reduces_between_them(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_hybrid_shard_gathers_inside_nodes_and_reduces_between_them(run_suite):
     suite = (
         QUICK.replace("[2]", "[4]")
         + "launcher: two_nodes\nstrategies: [{fsdp: {sharding: hybrid, shards: 2}}]\n"
@@ -79,7 +71,7 @@ def test_a_hybrid_shard_gathers_inside_nodes_and_reduces_between_them(
     assert between == pytest.approx(theory["all_reduce"], rel=0.01)
 
 
-def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:
+def test_a_rank_knows_its_place_on_its_node_and_in_the_launch():
     share = RankRange(8, count=4, first=4, node_rank=1, node_count=2, master_address="10.0.0.1")
     assert not share.has_rank_0
     assert share.environment(2, 29500) == {
@@ -94,7 +86,7 @@ def test_a_rank_knows_its_place_on_its_node_and_in_the_launch() -> None:
     }
 
 
-class OneRank(RunningLaunch):
+class OneRankHandle(FakeLaunch):
     """A rank that gives a sign of life whenever it is waited for, and ends after some of them."""
 
     def __init__(self, folder: Path, signs: int, clock: float) -> None:
@@ -112,23 +104,14 @@ class OneRank(RunningLaunch):
         result_file(self._folder, 0).write_text("{}")
         return [RankExit(0, 0, time.time())]
 
-    def signal(self, number: int) -> None:
-        """Nobody is there."""
-
-    def stop(self) -> None:
-        """Nothing is left."""
-
 
 @pytest.mark.parametrize("clock", [0.0, 4e9], ids=["behind", "ahead"])
-def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path: Path, clock: float) -> None:
+def test_a_rank_is_not_taken_for_hung_by_the_clock_of_its_host(tmp_path, clock):
     limits = TimeLimits(step=0.3, start=0.3)
-    watch = TrialMonitor(
-        OneRank(tmp_path, 10, clock), tmp_path, 1, limits, StopRequest(), job_kind("measure")
-    )
-    assert watch.wait().status is Status.MEASURED
+    assert outcome(OneRankHandle(tmp_path, 10, clock), tmp_path, limits=limits).status is Status.MEASURED
 
 
-class NeverEnds(OneRank):
+class EndlessHandle(OneRankHandle):
     """A rank that delivers its result, and then hangs, as in gloo's teardown."""
 
     def wait(self, seconds: float) -> list[RankExit]:
@@ -137,16 +120,13 @@ class NeverEnds(OneRank):
 
 
 @pytest.mark.drill("a rank hangs after it has delivered its result")
-def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path: Path) -> None:
-    handle = NeverEnds(tmp_path, 0, time.time())
-    limits = TimeLimits(trial=5)
-    ending = TrialMonitor(
-        handle, tmp_path, 1, limits, StopRequest(), job_kind("measure"), exit_grace_s=0.2
-    ).wait()
+def test_a_rank_that_hangs_at_its_end_costs_no_trial(tmp_path):
+    handle = EndlessHandle(tmp_path, 0, time.time())
+    ending = outcome(handle, tmp_path, limits=TimeLimits(trial=5), exit_grace_s=0.2)
     assert ending.status is Status.MEASURED, ending.reason
 
 
-class Cut(OneRank):
+class DisconnectedHandle(OneRankHandle):
     """A rank that makes no progress, because a node is gone."""
 
     def wait(self, seconds: float) -> list[RankExit]:
@@ -157,17 +137,14 @@ class Cut(OneRank):
         return "no heartbeat from the agent on far for 9 s"
 
 
-def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path: Path) -> None:
-    limits = TimeLimits(start=0.1)
-    ending = TrialMonitor(
-        Cut(tmp_path, 0, 0.0), tmp_path, 1, limits, StopRequest(), job_kind("measure")
-    ).wait()
+def test_a_limit_that_passes_while_a_node_is_silent_is_not_the_fault_of_a_rank(tmp_path):
+    ending = outcome(DisconnectedHandle(tmp_path, 0, 0.0), tmp_path, limits=TimeLimits(start=0.1))
     assert ending.status is Status.CRASHED
     assert ending.reason.startswith("no heartbeat from the agent on far for 9 s; limits.start")
     assert ending.failure and ending.failure.phase == NODE_LOST_PHASE
 
 
-class Silent(OneRank):
+class SilentHandle(OneRankHandle):
     def wait(self, seconds: float) -> list[RankExit]:
         time.sleep(0.05)
         os.utime(progress_file(self._folder, 0))
@@ -175,15 +152,14 @@ class Silent(OneRank):
 
 
 @pytest.mark.parametrize("phase", ["start", "time"])
-def test_a_rank_that_gives_no_new_sign_is_late_though_its_file_is_touched(tmp_path: Path, phase: str) -> None:
-    silent = Silent(tmp_path, 0, 0.0)
+def test_a_rank_that_gives_no_new_sign_is_late_though_its_file_is_touched(tmp_path, phase):
+    silent = SilentHandle(tmp_path, 0, 0.0)
     ProgressWriter(progress_file(tmp_path, 0)).report(phase)
-    limits = TimeLimits(step=0.3, start=0.3)
-    ending = TrialMonitor(silent, tmp_path, 1, limits, StopRequest(), job_kind("measure")).wait()
+    ending = outcome(silent, tmp_path, limits=TimeLimits(step=0.3, start=0.3))
     assert ending.status is (Status.INIT_TIMEOUT if phase == "start" else Status.HANG)
 
 
-def test_two_signs_of_the_same_step_differ(tmp_path: Path) -> None:
+def test_two_signs_of_the_same_step_differ(tmp_path):
     progress = ProgressWriter(progress_file(tmp_path, 0))
     signs = []
     for _ in range(2):
@@ -193,7 +169,7 @@ def test_two_signs_of_the_same_step_differ(tmp_path: Path) -> None:
     assert read_progress(progress_file(tmp_path, 1)) is None
 
 
-def test_a_rank_waits_for_no_slow_file_system_once_three_signs_were_slow(tmp_path: Path) -> None:
+def test_a_rank_waits_for_no_slow_file_system_once_three_signs_were_slow(tmp_path):
     file, opened, written = progress_file(tmp_path, 0), Event(), Semaphore(0)
 
     def write(descriptor: int, line: bytes, offset: int) -> int:
@@ -220,7 +196,7 @@ def test_a_rank_waits_for_no_slow_file_system_once_three_signs_were_slow(tmp_pat
     ("visible", "numbers"),
     [("GPU-bbbb,GPU-a", "1,0"), ("1,0", None), ("GPU-c", None), ("GPU-", None), ("MIG-a", None), ("", None)],
 )
-def test_gpus_named_by_uuid_are_told_to_ranks_by_number(visible: str, numbers: str | None) -> None:
+def test_gpus_named_by_uuid_are_told_to_ranks_by_number(visible, numbers):
     told = visible_devices_by_index(
         FakeNvml(FakeGpu(uuid="GPU-aaaa"), FakeGpu(uuid="GPU-bbbb")), {VISIBLE: visible}
     )
@@ -229,7 +205,7 @@ def test_gpus_named_by_uuid_are_told_to_ranks_by_number(visible: str, numbers: s
     assert visible_devices_by_index(FakeNvml(init_error="no driver"), {VISIBLE: visible}) == {}
 
 
-def test_a_phase_that_is_passed_several_times_has_the_time_of_all(tmp_path: Path) -> None:
+def test_a_phase_that_is_passed_several_times_has_the_time_of_all(tmp_path):
     phases = PhaseTimer(ProgressWriter(progress_file(tmp_path, 0)))
     for _ in range(3):
         with phases.phase("check"):

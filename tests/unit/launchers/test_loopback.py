@@ -1,61 +1,53 @@
 """Sockets of ranks on this machine are on its loopback interface, whatever its name resolves to."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
 
 from distbench.launchers.local import Local
-from support.fault_table import Drill
-from support.runs import MODELS, QUICK, Done
+from support.leftover_processes import listening_addresses
+from support.runs import MODELS, QUICK
+from support.suites import write_suite
 
-BOTH = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+BOTH_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @pytest.fixture
-def unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in BOTH:
+def no_interface_variables(monkeypatch):
+    for name in BOTH_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_gloo_and_nccl_are_told_the_loopback_interface(unset: None) -> None:
-    assert Local().environment() == BOTH
+def test_gloo_and_nccl_are_told_the_loopback_interface(no_interface_variables):
+    assert Local().environment() == BOTH_VARIABLES
 
 
-def test_an_interface_that_the_user_names_is_left_to_the_ranks(
-    unset: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interface_that_the_user_names_is_left_to_the_ranks(no_interface_variables, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     assert "GLOO_SOCKET_IFNAME" not in Local().environment()
 
 
-def test_a_plan_shows_where_sockets_are_opened(
-    tmp_path: Path, distbench: Callable[..., Done], unset: None
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [pretended]\n")
+def test_a_plan_shows_where_sockets_are_opened(tmp_path, distbench, no_interface_variables):
+    suite = write_suite(tmp_path, QUICK + "strategies: [pretended]\n")
     (launch,) = json.loads(distbench("plan", str(suite), "--json").stdout)["launches"]
-    assert launch["environment"].items() >= BOTH.items()
+    assert launch["environment"].items() >= BOTH_VARIABLES.items()
     assert "export GLOO_SOCKET_IFNAME=lo" in distbench("plan", str(suite), "--commands").stdout
 
 
 @pytest.mark.train
-def test_a_record_says_where_sockets_were_opened(run_suite: Callable[..., object], unset: None) -> None:
+def test_a_record_says_where_sockets_were_opened(run_suite, no_interface_variables):
     record = run_suite(QUICK + "strategies: [ddp]\n").record("ddp")  # type: ignore[attr-defined]
-    assert record["environment"]["variables"].items() >= BOTH.items()
+    assert record["environment"]["variables"].items() >= BOTH_VARIABLES.items()
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, drill: Drill) -> list[str]:
+def other_interface(tmp_path, drill) -> list[str]:
     """Command that runs another where the machine's name resolves to its address on a network."""
     addresses = [
         each.address
@@ -77,15 +69,16 @@ def elsewhere(tmp_path: Path, drill: Drill) -> list[str]:
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the name of the machine resolves to its address on a network")
-def test_no_rank_listens_on_a_network(
-    tmp_path: Path, elsewhere: list[str], unset: None, drill: Drill
-) -> None:
+def test_no_rank_listens_on_a_network(tmp_path, other_interface, no_interface_variables, drill):
     suite = tmp_path / "suite.yaml"
     text = QUICK.replace("small:Small", "small:HangsIfAsked").replace("step: 30", "step: 500")
     suite.write_text(f"{text}strategies: [ddp]\n")
     run = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "out")]
     with subprocess.Popen(
-        [*elsewhere, *run], cwd=MODELS, env={**os.environ, "SMALL_HANGS": "1"}, stdout=subprocess.DEVNULL
+        [*other_interface, *run],
+        cwd=MODELS,
+        env={**os.environ, "SMALL_HANGS": "1"},
+        stdout=subprocess.DEVNULL,
     ) as command:
         end = time.monotonic() + 120
         while not any(
@@ -96,13 +89,9 @@ def test_no_rank_listens_on_a_network(
         listening = [
             address
             for process in psutil.Process(command.pid).children(recursive=True)
-            for address in listens(process)
+            for address in listening_addresses(process)
         ]
         command.send_signal(signal.SIGINT)
     drill.seen(", ".join(sorted(set(listening))))
     assert len(listening) >= 3, "the store, and gloo in both ranks"
     assert set(listening) <= {"127.0.0.1", "::1"}
-
-
-def listens(process: psutil.Process) -> list[str]:
-    return [each.laddr.ip for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]

@@ -1,10 +1,7 @@
 """The launcher that starts nothing: a suite can be tried with it, and its numbers pass for no measurement."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +11,25 @@ from distbench import plan
 from distbench.cli import main
 from distbench.core.machine import Machine
 from distbench.suite import load_suite
+from support.pretended_suites import pretended_suite
+from support.suites import write_suite
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3, trials: 2}
-metrics: [steptime, throughput, telemetry]
-launcher: {pretend: {values: {cpu_busy: 0.5}}}
-strategies: [STRATEGY]
-"""
-
-Tried = Callable[..., dict[str, Any]]
+SUITE = pretended_suite(
+    measure="{steps: 3, trials: 2}",
+    metrics="[steptime, throughput, telemetry]",
+    launcher="{pretend: {values: {cpu_busy: 0.5}}}",
+    strategies="[STRATEGY]",
+)
 
 
 @pytest.fixture
-def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tried:
+def pretended_run(tmp_path, monkeypatch, capsys):
     """Run a suite of one strategy and return its case."""
 
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(Path(__file__).parents[2] / "plugins"))
 
     def run(strategy: str, *arguments: str) -> dict[str, Any]:
-        suite = tmp_path / "suite.yaml"
-        suite.write_text(SUITE.replace("STRATEGY", strategy))
+        suite = write_suite(tmp_path, SUITE.replace("STRATEGY", strategy))
         main(["run", str(suite), "--out", str(tmp_path / "out"), "--json", "--quiet", *arguments])
         (case,) = json.loads(capsys.readouterr().out)["cases"]
         return dict(case)
@@ -44,8 +37,8 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return run
 
 
-def test_a_pretended_case_is_measured_and_says_so_by_its_name(tried: Tried, tmp_path: Path) -> None:
-    case = tried("pretended")
+def test_a_pretended_case_is_measured_and_says_so_by_its_name(pretended_run, tmp_path):
+    case = pretended_run("pretended")
     assert (case["strategy"], case["status"], case["degraded"]) == ("pretended", "measured", "")
     assert case["values"]["step_s"]["trials"] == pytest.approx([0.1, 0.101])
     for file in tmp_path.glob("out/*/trials/*/*/record.json"):
@@ -69,38 +62,36 @@ class Broken(Metric):
 """
 
 
-def test_a_sampler_that_fails_costs_its_own_numbers_alone(
-    tried: Tried, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_fails_costs_its_own_numbers_alone(pretended_run, tmp_path, monkeypatch):
     (tmp_path / "more" / "metrics").mkdir(parents=True)
     (tmp_path / "more" / "metrics" / "broken.py").write_text(BROKEN)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "more"), prepend=os.pathsep)
     changes = ("metrics=[steptime, throughput, broken]", "launcher={faulty: {file: none, here: true}}")
-    case = tried("pretended", *(word for change in changes for word in ("--set", change)))
+    case = pretended_run("pretended", *(word for change in changes for word in ("--set", change)))
     assert case["status"] == "measured"
     assert case["values"]["tokens_per_s"]["trials"]
     assert case["absent"]["warmth"] == "the sampler of metric broken: OSError: the sensor is gone"
 
 
 @pytest.mark.train
-def test_numbers_made_up_for_a_real_strategy_are_kept_out_of_comparisons(tried: Tried) -> None:
-    case = tried("ddp")
+def test_numbers_made_up_for_a_real_strategy_are_kept_out_of_comparisons(pretended_run):
+    case = pretended_run("ddp")
     assert case["status"] == "measured"
     assert case["degraded_trials"] == case["trials"] == 2 and "pretend" in case["degraded"]
 
 
 @pytest.mark.parametrize(("does", "status"), [("raises", "crashed"), ("lacks", "unsupported")])
-def test_what_may_become_of_a_trial_can_be_tried(tried: Tried, does: str, status: str) -> None:
-    assert tried(f"{{pretended: {{does: {does}}}}}")["status"] == status
+def test_what_may_become_of_a_trial_can_be_tried(pretended_run, does, status):
+    assert pretended_run(f"{{pretended: {{does: {does}}}}}")["status"] == status
 
 
-def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(tried: Tried, tmp_path: Path) -> None:
-    tried("pretended", "--check")
+def test_what_nothing_can_be_made_up_for_is_refused_with_the_reason(pretended_run, tmp_path):
+    pretended_run("pretended", "--check")
     records = [json.loads(file.read_text()) for file in tmp_path.glob("out/*/checks/*/*/record.json")]
     assert {record["status"] for record in records} == {"unsupported"}
 
 
-FARM = """
+LARGE_CLUSTER = """
 from dataclasses import dataclass
 from distbench.core.machine import Machine
 from distbench.launchers.base import Launcher
@@ -114,9 +105,9 @@ class Farm(Launcher):
 """
 
 
-def test_a_plan_counts_the_devices_of_its_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_counts_the_devices_of_its_launcher(tmp_path, monkeypatch):
     (tmp_path / "launchers").mkdir()
-    (tmp_path / "launchers" / "farm.py").write_text(FARM)
+    (tmp_path / "launchers" / "farm.py").write_text(LARGE_CLUSTER)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
     file = tmp_path / "suite.yaml"
     text = SUITE.replace("STRATEGY", "ddp").replace("{pretend: {values: {cpu_busy: 0.5}}}", "farm")

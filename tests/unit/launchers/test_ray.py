@@ -1,11 +1,7 @@
 """Ray: what is asked of a cluster, from what it has; and a suite on a real one (faults: tests/cluster)."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +9,8 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.launchers.nodes import Node
 from distbench.suite import load_suite
-from support.network_nodes import Bench
-from support.runs import MODELS, QUICK, Done, Finished, run_in
+from support.runs import MODELS, QUICK, Finished, run_in
+from support.suites import write_suite
 
 RAY = """
 def init(address, **_):
@@ -31,7 +27,7 @@ def nodes():
 
 
 @pytest.fixture
-def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ray(tmp_path, monkeypatch):
     """A Ray with two nodes that are alive, in the place of one that may be installed."""
     folder = tmp_path / "packages"
     folder.mkdir()
@@ -40,7 +36,7 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
 
 
-def asked(options: dict[str, object]) -> dict[str, object]:
+def ray_requests(options: dict[str, object]) -> dict[str, object]:
     launcher = registry.create_plugin("launchers", PluginChoice("ray", options))
     (command,) = launcher.agent_commands(launcher.node_list())
     assert command[1:4] == ["-m", "distbench.launchers.ray.driver", "agents"]
@@ -49,10 +45,10 @@ def asked(options: dict[str, object]) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("ray")
-def test_every_living_node_gets_what_the_smallest_has() -> None:
+def test_every_living_node_gets_what_the_smallest_has():
     launcher = registry.create_plugin("launchers", PluginChoice("ray", {"address": "all:1"}))
     assert launcher.node_list() == [Node("", 2, 2), Node("", 2, 2)]
-    assert asked({"address": "all:1", "resources": {"big": 0.5}}) == {
+    assert ray_requests({"address": "all:1", "resources": {"big": 0.5}}) == {
         "address": "all:1",
         "strategy": "STRICT_SPREAD",
         "bundles": [{"CPU": 2, "big": 0.5}] * 2,
@@ -61,17 +57,18 @@ def test_every_living_node_gets_what_the_smallest_has() -> None:
     }
 
 
-def test_what_the_options_say_is_asked_of_nobody() -> None:
+def test_what_the_options_say_is_asked_of_nobody():
     options = {"nnodes": 3, "num_gpus": 8, "num_cpus": 16, "address": "nobody:1"}
-    assert asked(options)["bundles"] == [{"CPU": 16, "GPU": 8}] * 3
+    assert ray_requests(options)["bundles"] == [{"CPU": 16, "GPU": 8}] * 3
     machine = registry.create_plugin("launchers", PluginChoice("ray", options)).machine("auto")
     assert (machine.device, machine.devices, machine.nodes) == ("cuda", 24, 3)
 
 
 @pytest.mark.usefixtures("ray")
-def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, distbench: Callable[..., Done]) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [pretended]\nlauncher: {{ray: {{address: 'gone:1'}}}}\n")
+def test_a_cluster_that_does_not_answer_is_named(tmp_path, distbench):
+    suite = write_suite(
+        tmp_path, f"{QUICK}strategies: [pretended]\nlauncher: {{ray: {{address: 'gone:1'}}}}\n"
+    )
     done = distbench("plan", str(suite))
     told = "launcher.ray.address = 'gone:1': no Ray cluster answers: ConnectionError: ray.init: no cluster"
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
@@ -79,10 +76,9 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, distbench: Call
 
 @pytest.mark.parametrize(("nodes", "launcher"), [(None, "ray"), ("1", "ray"), ("2", "local")])
 def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_several_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str | None, launcher: str
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [ddp]\n")
+    tmp_path, monkeypatch, nodes, launcher
+):
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [ddp]\n")
     monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -94,11 +90,10 @@ def test_auto_is_ray_where_an_address_is_around_but_not_in_an_allocation_of_seve
 
 
 @pytest.mark.train
-def test_two_nodes_of_ray_train_as_one(bench: Bench, ray_cluster: dict[str, str], tmp_path: Path) -> None:
+def test_two_nodes_of_ray_train_as_one(bench, ray_cluster, tmp_path):
     text = f"{QUICK}strategies: [ddp]\n"
     near = run_in(tmp_path, f"{text}launcher: local\n")
-    suite = tmp_path / "far.yaml"
-    suite.write_text(text)
+    suite = write_suite(tmp_path, text, "far.yaml")
     command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "far")]
     done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, **ray_cluster)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,8 +3,6 @@
 With faults, and on nodes that are more than a name: tox -e cluster.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess
@@ -22,13 +20,14 @@ from distbench.launchers.slurm import Slurm
 from distbench.launchers.slurm.queue import SlurmQueue
 from support import fake_slurm
 from support.network_nodes import OneHost, SlurmBench
-from support.runs import MODELS, QUICK, Done, Finished
+from support.runs import MODELS, QUICK, Finished
+from support.suites import write_suite
 
 SUITE = QUICK.replace("[2]", "[4]") + "strategies: [pretended]\n"
 
 
 @pytest.fixture
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def in_allocation(tmp_path, monkeypatch) -> Callable[..., None]:
     """Puts this process into an allocation; its ``scontrol`` knows the names of three nodes."""
 
     def entered(**variables: str) -> None:
@@ -49,19 +48,19 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return entered
 
 
-def test_a_node_takes_as_many_ranks_as_it_has_cores(inside: Callable[..., None]) -> None:
-    inside(SLURM_JOB_CPUS_PER_NODE="4(x2),2")
+def test_a_node_takes_as_many_ranks_as_it_has_cores(in_allocation):
+    in_allocation(SLURM_JOB_CPUS_PER_NODE="4(x2),2")
     assert Slurm().node_list() == [Node("gpu7", 4, 4), Node("gpu8", 4, 4), Node("gpu9", 2, 2)]
     assert [Slurm().node_count(processes, "cpu") for processes in (1, 4, 5, 9)] == [1, 1, 2, 3]
 
 
-def test_a_node_takes_as_many_ranks_as_it_has_gpus(inside: Callable[..., None]) -> None:
-    inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
+def test_a_node_takes_as_many_ranks_as_it_has_gpus(in_allocation):
+    in_allocation(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
     assert [Slurm().node_count(processes, "cuda") for processes in (8, 9, 24)] == [1, 2, 3]
 
 
-def test_what_computes_on_cpus_takes_cores_also_where_there_are_gpus(inside: Callable[..., None]) -> None:
-    inside(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
+def test_what_computes_on_cpus_takes_cores_also_where_there_are_gpus(in_allocation):
+    in_allocation(SLURM_JOB_CPUS_PER_NODE="64(x3)", SLURM_GPUS_ON_NODE="8")
     assert Slurm().node_count(64, "cpu") == 1
     machine = Slurm().machine("cpu")
     assert machine.devices == 192
@@ -78,33 +77,24 @@ def test_what_computes_on_cpus_takes_cores_also_where_there_are_gpus(inside: Cal
     ],
 )
 def test_inside_an_allocation_of_several_nodes_all_of_them_are_used(
-    tmp_path: Path,
-    inside: Callable[..., None],
-    distbench: Callable[..., Done],
-    nodes: str,
-    launcher: str,
-    started: str,
-) -> None:
-    inside(SLURM_JOB_CPUS_PER_NODE="2(x3)", SLURM_JOB_NUM_NODES=nodes)
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE.replace("[4]", "[2]") + launcher)
+    tmp_path, in_allocation, distbench, nodes, launcher, started
+):
+    in_allocation(SLURM_JOB_CPUS_PER_NODE="2(x3)", SLURM_JOB_NUM_NODES=nodes)
+    suite = write_suite(tmp_path, SUITE.replace("[4]", "[2]") + launcher)
     done = distbench("plan", str(suite), "--json")
     (launch,) = json.loads(done.stdout)["launches"]
     assert Path(launch["commands"][0][0]).name.startswith(started)
 
 
-def test_outside_of_an_allocation_it_says_what_to_do(
-    tmp_path: Path, inside: Callable[..., None], distbench: Callable[..., Done]
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{SUITE}launcher: slurm\n")
+def test_outside_of_an_allocation_it_says_what_to_do(tmp_path, in_allocation, distbench):
+    suite = write_suite(tmp_path, f"{SUITE}launcher: slurm\n")
     done = distbench("plan", str(suite))
     assert done.returncode == 2
     assert "suite.yaml:9: launcher.slurm: not inside a Slurm allocation; use sbatch" in done.stderr
 
 
 @pytest.fixture
-def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def sbatch(tmp_path, monkeypatch) -> Callable[[str], Path]:
     """Puts an sbatch into the path that keeps what it reads, and then does what it is told."""
 
     def installed(then: str) -> Path:
@@ -119,13 +109,13 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], P
     return installed
 
 
-WISHES = """launcher:
+REQUESTS = """launcher:
   slurm: {partition: "two words", gres: gpu:8, time: 02:00:00, requeue: true, warning: 300,
           sbatch: [--mem=0], setup: [module load cuda, '. "my env"/bin/activate']}
 """
 
 
-def test_agents_are_started_inside_of_a_container_and_have_the_names_of_their_nodes() -> None:
+def test_agents_are_started_inside_of_a_container_and_have_the_names_of_their_nodes():
     (command,) = Slurm(container=["echo", "inside"]).agent_commands([Node("gpu7", 8), Node("gpu8", 8)])
     shell = command[command.index("sh") :]
     assert {"--nodes=2", "--ntasks=2"} <= set(command)
@@ -135,11 +125,8 @@ def test_agents_are_started_inside_of_a_container_and_have_the_names_of_their_no
     assert started.stdout.split() == ["inside", sys.executable, *AGENT_ARGUMENTS]
 
 
-def test_what_is_handed_over_is_what_was_shown(
-    tmp_path: Path, sbatch: Callable[[str], Path], distbench: Callable[..., Done]
-) -> None:
-    suite = tmp_path / "it's a suite.yaml"
-    suite.write_text(SUITE + WISHES)
+def test_what_is_handed_over_is_what_was_shown(tmp_path, sbatch, distbench):
+    suite = write_suite(tmp_path, SUITE + REQUESTS, "it's a suite.yaml")
     asked = ["--on", "slurm", "--nodes", "4", "--set", "measure.steps=5", "--only", "pre*"]
     folder = sbatch("echo '17;near'")
     shown = distbench("launch", str(suite), *asked, "--print").stdout
@@ -167,11 +154,8 @@ def test_what_is_handed_over_is_what_was_shown(
     ]
 
 
-def test_plan_shows_what_a_run_from_a_login_node_hands_over(
-    tmp_path: Path, distbench: Callable[..., Done]
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE)
+def test_plan_shows_what_a_run_from_a_login_node_hands_over(tmp_path, distbench):
+    suite = write_suite(tmp_path, SUITE)
     asked = ["plan", str(suite), "--on", "slurm", "--nodes", "2", "--out", f"{tmp_path}/100%"]
     shown = json.loads(distbench(*asked, "--json").stdout)["submission"]
     assert shown["command"] == ["sbatch", "--parsable"]
@@ -196,16 +180,8 @@ def test_plan_shows_what_a_run_from_a_login_node_hands_over(
         ("", ["--nodes", "2"], "sbatch refused: sbatch: error: invalid partition specified: gone"),
     ],
 )
-def test_what_can_not_be_handed_over_says_why(
-    tmp_path: Path,
-    sbatch: Callable[[str], Path],
-    distbench: Callable[..., Done],
-    launcher: str,
-    arguments: list[str],
-    told: str,
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE + launcher)
+def test_what_can_not_be_handed_over_says_why(tmp_path, sbatch, distbench, launcher, arguments, told):
+    suite = write_suite(tmp_path, SUITE + launcher)
     sbatch("echo 'sbatch: error: invalid partition specified: gone' >&2; exit 1")
     variables = {"SBATCH_QOS": "low"} if "high" in launcher else {}
     done = distbench("launch", str(suite), "--on", "slurm", *arguments, **variables)
@@ -213,7 +189,7 @@ def test_what_can_not_be_handed_over_says_why(
     assert told in done.stderr
 
 
-def test_a_job_that_has_lost_a_node_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_has_lost_a_node_names_it(tmp_path, monkeypatch):
     folder = fake_slurm.install(
         tmp_path / "slurm",
         scontrol="echo JobId=17 JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0 NodeList=n[1-2]",
@@ -224,17 +200,15 @@ def test_a_job_that_has_lost_a_node_names_it(tmp_path: Path, monkeypatch: pytest
     assert SlurmQueue().query("17") == QueuedJob("ended", "NODE_FAIL (n2: Not responding)", None)
 
 
-def test_a_launcher_that_takes_no_runs_says_so(tmp_path: Path, distbench: Callable[..., Done]) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE)
+def test_a_launcher_that_takes_no_runs_says_so(tmp_path, distbench):
+    suite = write_suite(tmp_path, SUITE)
     done = distbench("launch", str(suite), "--on", "local", "--nodes", "2", "--print")
     assert (done.returncode, "--on local: this launcher can't submit runs" in done.stderr) == (2, True)
 
 
 @pytest.mark.train
-def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [ddp]\n")
+def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path):
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [ddp]\n")
     command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "reports")]
     with closing(OneHost(tmp_path)) as host, closing(SlurmBench(host)) as slurm:
         slurm.call("salloc", "-N2", f"--chdir={MODELS}", *command)
@@ -242,17 +216,15 @@ def test_a_suite_runs_on_all_nodes_of_a_real_allocation(tmp_path: Path) -> None:
     assert Finished(0, "", {}, run).record("ddp")["nodes"] == {"n1": [0], "n2": [1]}
 
 
-def test_a_scontrol_that_fails_is_told_with_what_it_said(inside: Callable[..., None], tmp_path: Path) -> None:
-    inside(SLURM_JOB_NODELIST="gpu[1-2]", SLURM_JOB_CPUS_PER_NODE="4(x2)")
+def test_a_scontrol_that_fails_is_told_with_what_it_said(in_allocation, tmp_path):
+    in_allocation(SLURM_JOB_NODELIST="gpu[1-2]", SLURM_JOB_CPUS_PER_NODE="4(x2)")
     (tmp_path / "bin" / "scontrol").write_text("#!/bin/sh\necho 'Unable to contact controller' >&2\nexit 1\n")
     with pytest.raises(InfrastructureError, match=r"scontrol show .* code 1: Unable to contact controller"):
         Slurm().node_list()
 
 
-def test_what_slurm_has_not_told_is_named(
-    inside: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside()
+def test_what_slurm_has_not_told_is_named(in_allocation, monkeypatch):
+    in_allocation()
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
     with pytest.raises(InfrastructureError, match="SLURM_JOB_CPUS_PER_NODE is not set"):
         Slurm().node_list()

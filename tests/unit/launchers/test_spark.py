@@ -1,20 +1,14 @@
 """Spark: what is started. On a real one: tox -e cluster."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.launchers.nodes import Node
-from support.runs import QUICK, Done
+from support.runs import QUICK
 
 
-def test_a_process_of_its_own_asks_spark_for_a_task_on_each_node() -> None:
+def test_a_process_of_its_own_asks_spark_for_a_task_on_each_node():
     options = {"master": "spark://a:7077", "nnodes": 2, "slots": 8, "conf": {"spark.task.cpus": "8"}}
     launcher = registry.create_plugin("launchers", PluginChoice("spark", options))
     assert launcher.node_list() == [Node("", 8, 8), Node("", 8, 8)]
@@ -24,9 +18,7 @@ def test_a_process_of_its_own_asks_spark_for_a_task_on_each_node() -> None:
     assert json.loads(command[3]) == said
 
 
-def test_a_stage_that_spark_would_try_again_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distbench: Callable[..., Done]
-) -> None:
+def test_a_stage_that_spark_would_try_again_is_refused(tmp_path, monkeypatch, distbench):
     # stands for the one that may be installed, or not
     (tmp_path / "pyspark.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,7 +1,5 @@
 """The fork server of the ranks: ended, stopped, left alone, and what it adopts; no test here needs torch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -31,7 +29,7 @@ from support.shell_jobs import codes, launch_of, sleepers, soon
 pytestmark = pytest.mark.usefixtures("chore")
 
 
-class Ground:
+class WarmSite:
     """A site, and launches that run a shell command where ranks would train."""
 
     def __init__(self, folder: Path) -> None:
@@ -54,23 +52,23 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Ground]:
-    made = Ground(tmp_path)
+def warm_site(tmp_path) -> Iterator[WarmSite]:
+    made = WarmSite(tmp_path)
     yield made
     made.site.close()
 
 
 @pytest.mark.drill("the fork server is killed between two trials")
-def test_a_warm_parent_that_ended_between_two_trials_costs_neither(ground: Ground, drill: Drill) -> None:
-    assert codes(ground.launch("true")) == [0]
-    ground.parent().kill()
+def test_a_warm_parent_that_ended_between_two_trials_costs_neither(warm_site, drill):
+    assert codes(warm_site.launch("true")) == [0]
+    warm_site.parent().kill()
     began = time.monotonic()
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
 
 
-def loses_its_parent(
-    ground: Ground, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
+def kill_server(
+    ground: WarmSite, handle: RunningLaunch, number: signal.Signals, told: str, drill: Drill
 ) -> None:
     """Send *number* to the fork server in a trial, which is *told* so; the next trial has another."""
     ground.parent().send_signal(number)
@@ -90,49 +88,43 @@ def loses_its_parent(
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)
     ],
 )
-def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(
-    ground: Ground, drill: Drill, nap: str, number: signal.Signals
-) -> None:
-    handle = ground.launch(f"sleep {nap}")
+def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(warm_site, drill, nap, number):
+    handle = warm_site.launch(f"sleep {nap}")
     soon(lambda: sleepers(nap), "it never began")
-    loses_its_parent(ground, handle, number, rf"fork server .* was killed by {number.name}", drill)
+    kill_server(warm_site, handle, number, rf"fork server .* was killed by {number.name}", drill)
     assert not sleepers(nap)
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the fork server is stopped in a trial")
-def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(
-    ground: Ground, drill: Drill, nap: str
-) -> None:
-    handle = ground.launch(f"setsid env -i sleep {nap} & sleep {nap}")
+def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(warm_site, drill, nap):
+    handle = warm_site.launch(f"setsid env -i sleep {nap} & sleep {nap}")
     soon(lambda: len(sleepers(nap)) == 2, "it never began")
-    loses_its_parent(ground, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
+    kill_server(warm_site, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
     assert not sleepers(nap)
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the fork server is stopped between two trials")
-def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(
-    ground: Ground, drill: Drill
-) -> None:
-    codes(ground.launch("true"))
-    stopped = ground.parent()
+def test_a_warm_parent_that_was_stopped_between_two_trials_costs_neither(warm_site, drill):
+    codes(warm_site.launch("true"))
+    stopped = warm_site.parent()
     stopped.suspend()
     began = time.monotonic()
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
     drill.noticed(time.monotonic() - began)
-    log = (ground.folder / "warm_parent.log").read_text()
+    log = (warm_site.folder / "warm_parent.log").read_text()
     assert f"process {stopped.pid}), because it did not answer (it is stopped)" in log
     assert not stopped.is_running()
 
 
-def test_a_warm_parent_that_is_stopped_ends_with_the_run(ground: Ground) -> None:
-    codes(ground.launch("true"))
-    parent = ground.parent()
+def test_a_warm_parent_that_is_stopped_ends_with_the_run(warm_site):
+    codes(warm_site.launch("true"))
+    parent = warm_site.parent()
     parent.suspend()
-    ground.site.close()
+    warm_site.site.close()
     assert not parent.is_running()
 
 
@@ -164,7 +156,7 @@ def command_line(launch: LaunchSpec) -> subprocess.Popen[bytes]:
         pytest.param(True, marks=pytest.mark.drill("SIGSTOP 13 s, then SIGCONT, of all processes of a run")),
     ],
 )
-def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path: Path, nap: str, whole: bool) -> None:
+def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path, nap, whole):
     with command_line(launch_of(tmp_path, f"sleep 3; sleep {nap}; true")) as command:
         soon(lambda: psutil.Process(command.pid).children(), "it never began")
         # past the first question whether the fork server is there
@@ -191,9 +183,7 @@ def test_a_run_that_was_stopped_and_continued_has_lost_nothing(tmp_path: Path, n
         ),
     ],
 )
-def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(
-    tmp_path: Path, drill: Drill, nap: str, stopped: bool
-) -> None:
+def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(tmp_path, drill, nap, stopped):
     launch = launch_of(tmp_path, f"setsid env -i sleep {nap} & sleep {nap}")
     with command_line(launch) as command:
         soon(lambda: len(sleepers(nap)) == 2, "it never began")
@@ -206,20 +196,16 @@ def test_a_killed_command_line_leaves_nobody_whatever_its_warm_parent_does(
 
 
 @pytest.mark.drill("a child with a session and no environment of its own outlives its trial")
-def test_what_left_its_environment_and_its_session_ends_with_the_trial(
-    ground: Ground, drill: Drill, nap: str
-) -> None:
-    handle = ground.launch(f"setsid env -i sleep {nap} & sleep 0.3")
+def test_what_left_its_environment_and_its_session_ends_with_the_trial(warm_site, drill, nap):
+    handle = warm_site.launch(f"setsid env -i sleep {nap} & sleep 0.3")
     soon(lambda: sleepers(nap), "it never began")
     assert codes(handle) == [0]
     drill.noticed(soon(lambda: not sleepers(nap), "it outlived its trial"))
-    assert codes(ground.launch("true")) == [0]
+    assert codes(warm_site.launch("true")) == [0]
 
 
 @pytest.mark.drill("Ctrl-C while the fork server imports")
-def test_a_launch_that_is_given_up_does_not_wait_for_imports(
-    ground: Ground, drill: Drill, tmp_path: Path
-) -> None:
+def test_a_launch_that_is_given_up_does_not_wait_for_imports(warm_site, drill, tmp_path):
     slow, done = tmp_path / "slow_to_import.py", tmp_path / "done"
     slow.write_text(f"import pathlib, time; time.sleep(60); pathlib.Path({str(done)!r}).touch()")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -230,7 +216,7 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
         return len(asked) > 3
 
     with pytest.raises(LaunchError):
-        ground.launch(
+        warm_site.launch(
             "true",
             imports=(slow.stem,),
             target=PythonTarget(environment={"PYTHONPATH": path}),
@@ -241,18 +227,18 @@ def test_a_launch_that_is_given_up_does_not_wait_for_imports(
     assert not [each for each in psutil.Process().children() if slow.stem in each.cmdline()]
 
 
-def test_a_part_that_another_version_of_a_package_lacks_is_left_to_the_ranks(ground: Ground) -> None:
-    assert codes(ground.launch("true", imports=("email.a_later_part.of_it", "json"))) == [0]
+def test_a_part_that_another_version_of_a_package_lacks_is_left_to_the_ranks(warm_site):
+    assert codes(warm_site.launch("true", imports=("email.a_later_part.of_it", "json"))) == [0]
 
 
-def test_a_package_that_is_missing_is_named_in_the_first_line(ground: Ground) -> None:
+def test_a_package_that_is_missing_is_named_in_the_first_line(warm_site):
     with pytest.raises(LaunchError) as failed:
-        ground.launch("true", imports=("no_such_package.part",))
+        warm_site.launch("true", imports=("no_such_package.part",))
     first = str(failed.value).splitlines()[0]
     assert "exited: ModuleNotFoundError: No module named 'no_such_package'; its log" in first
 
 
-SPOILT = """
+CHANGED_ENVIRONMENT = """
 import sys
 from types import SimpleNamespace
 own = __import__("os").getpid()
@@ -263,21 +249,19 @@ sys.modules["torch"] = SimpleNamespace(cuda=cuda)
 
 
 @pytest.mark.parametrize("has_devices", [True, False])
-def test_where_an_import_has_called_cuda_unseen_ranks_import_for_themselves(
-    ground: Ground, tmp_path: Path, has_devices: bool
-) -> None:
-    (tmp_path / "calls_cuda.py").write_text(SPOILT.format(has_devices=has_devices))
+def test_where_an_import_has_called_cuda_unseen_ranks_import_for_themselves(warm_site, tmp_path, has_devices):
+    (tmp_path / "calls_cuda.py").write_text(CHANGED_ENVIRONMENT.format(has_devices=has_devices))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     place = PythonTarget(environment={"PYTHONPATH": path})
-    assert codes(ground.launch("true", imports=("calls_cuda",), target=place)) == [0]
+    assert codes(warm_site.launch("true", imports=("calls_cuda",), target=place)) == [0]
     # a CUDA build of torch on a machine without devices has nothing to lose
-    assert ("calls_cuda" in ground.parent().cmdline()) is not has_devices
+    assert ("calls_cuda" in warm_site.parent().cmdline()) is not has_devices
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("Ctrl-C while torch is imported for the preparation")
-def test_ctrl_c_while_preparing_is_obeyed_before_the_import_has_ended(tmp_path: Path, drill: Drill) -> None:
+def test_ctrl_c_while_preparing_is_obeyed_before_the_import_has_ended(tmp_path, drill):
     (tmp_path / "suite.yaml").write_text(QUICK + "launcher: local\nstrategies: [ddp]\n")
     run = [sys.executable, "-m", "distbench", "run", str(tmp_path / "suite.yaml")]
     with subprocess.Popen(

@@ -1,7 +1,5 @@
 """Steps that change while they are timed are told from steady ones whose noise lasts a few steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,13 +10,13 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import key_findings
 from distbench.metrics.steptime.drift import are_slowing, are_unsettled, falling_p_value, relative_change
 from distbench.record import Record
-from support.records import case, info, measured
+from support.records import case, info, measured, run_of
 
 DDP = case("ddp")
 TRIALS, PERSISTENCE = 3, 0.7
 
 
-def share_told(
+def report_rate(
     steps: int,
     noise: float,
     drift: float,
@@ -36,16 +34,16 @@ def share_told(
 
 
 @pytest.mark.parametrize("steps", [11, 22])
-def test_steady_steps_whose_noise_lasts_are_not_said_to_speed_up(steps: int) -> None:
-    assert share_told(steps, noise=0.05, drift=0.0) <= 0.02
+def test_steady_steps_whose_noise_lasts_are_not_said_to_speed_up(steps):
+    assert report_rate(steps, noise=0.05, drift=0.0) <= 0.02
 
 
 @pytest.mark.parametrize(("steps", "noise", "found"), [(11, 0.01, 0.8), (22, 0.01, 0.95), (22, 0.02, 0.5)])
-def test_steps_that_become_a_twentieth_faster_are_found(steps: int, noise: float, found: float) -> None:
-    assert share_told(steps, noise, drift=-0.05) >= found
+def test_steps_that_become_a_twentieth_faster_are_found(steps, noise, found):
+    assert report_rate(steps, noise, drift=-0.05) >= found
 
 
-def test_the_chances_of_steady_steps_are_chances() -> None:
+def test_the_chances_of_steady_steps_are_chances():
     rng = np.random.default_rng(7)
     chances = [falling_p_value(series) for series in rng.normal(1, 0.05, (500, 20)).tolist()]
     assert np.mean(np.array(chances) < 0.05) <= 0.07
@@ -61,16 +59,16 @@ def test_the_chances_of_steady_steps_are_chances() -> None:
         ([(-0.09, 1.0), (-0.09, 0.0)], False),
     ],
 )
-def test_a_case_is_judged_by_all_of_its_trials(trials: list[tuple[float, float]], told: bool) -> None:
+def test_a_case_is_judged_by_all_of_its_trials(trials, told):
     records = [measured(DDP, round_=i, drift=drift, drift_p=p) for i, (drift, p) in enumerate(trials)]
-    sentences = key_findings(RunAnalysis(info(DDP), records))
+    sentences = key_findings(run_of(*records))
     assert any("still speeding up" in sentence for sentence in sentences) == told
 
 
 @pytest.mark.parametrize("steps", [11, 22])
-def test_steady_steps_whose_noise_lasts_are_not_said_to_slow_down(steps: int) -> None:
-    assert share_told(steps, noise=0.05, drift=0.0, test=are_slowing) <= 0.02
-    assert share_told(steps, noise=0.01, drift=0.05, test=are_slowing) >= 0.8
+def test_steady_steps_whose_noise_lasts_are_not_said_to_slow_down(steps):
+    assert report_rate(steps, noise=0.05, drift=0.0, test=are_slowing) <= 0.02
+    assert report_rate(steps, noise=0.01, drift=0.05, test=are_slowing) >= 0.8
 
 
 @pytest.mark.parametrize(
@@ -83,9 +81,9 @@ def test_steady_steps_whose_noise_lasts_are_not_said_to_slow_down(steps: int) ->
         ([(0.78, 1.0), (0.96, 1.0)], True),
     ],
 )
-def test_steps_that_become_slower_are_told(trials: list[tuple[float, float]], told: bool) -> None:
+def test_steps_that_become_slower_are_told(trials, told):
     records = [measured(DDP, round_=i, drift=drift, drift_p=p) for i, (drift, p) in enumerate(trials)]
-    sentences = key_findings(RunAnalysis(info(DDP), records))
+    sentences = key_findings(run_of(*records))
     assert any("steps became slower during timing, by" in sentence for sentence in sentences) == told
 
 
@@ -111,14 +109,12 @@ def leaking(left: float, other: float, label: str = "ddp") -> Record:
         (0.2e6, 2e6, False),  # too little beside what the model needs
     ],
 )
-def test_memory_grows_if_each_step_left_as_much_as_the_counted_one(
-    left: float, other: float, told: bool
-) -> None:
-    (*found,) = key_findings(RunAnalysis(info(DDP), [leaking(left, other)]))
+def test_memory_grows_if_each_step_left_as_much_as_the_counted_one(left, other, told):
+    (*found,) = key_findings(run_of(leaking(left, other)))
     assert any("grows by 977 KiB with every step, to 9.54 MiB after 10" in each for each in found) == told
 
 
-def test_a_finding_of_several_cases_is_told_once() -> None:
+def test_a_finding_of_several_cases_is_told_once():
     records = [leaking(1e6, 10e6), leaking(1.2e6, 12e6, "fsdp")]
     named = [record.case for record in records]
     (told,) = [each for each in key_findings(RunAnalysis(info(*named), records)) if "grows" in each]
@@ -128,8 +124,8 @@ def test_a_finding_of_several_cases_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(("peaks", "told"), [((9e6, 3e6), True), ((9e6, 5e6), False), ((9e6,), False)])
-def test_a_rank_with_twice_the_peak_of_any_other_is_named(peaks: tuple[float, ...], told: bool) -> None:
+def test_a_rank_with_twice_the_peak_of_any_other_is_named(peaks, told):
     one = measured(DDP)
     record = replace(one, samples={**one.samples, "memory_peak": [[each] for each in peaks]})
-    found = key_findings(RunAnalysis(info(DDP), [record]))
+    found = key_findings(run_of(record))
     assert ("ddp: rank 0 needs 8.58 MiB, every other rank at most 2.86 MiB." in found) == told

@@ -1,15 +1,10 @@
 """The machine beside a trial: counters around the window, GPUs through a fake of NVML, disturbed trials."""
 
-from __future__ import annotations
-
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +30,9 @@ from distbench.report.overview import overview_text
 from distbench.report.run_export import run_json
 from distbench.suite.sections import check_section
 from distbench.views.base import all_views
-from support.records import case, info, measured
-from support.runs import QUICK, Finished
+from support.leftover_processes import busy_processes
+from support.records import case, info, measured, run_of
+from support.runs import QUICK
 
 DDP, FSDP, ONE = case("ddp"), case("fsdp"), case("ddp", 1)
 CUDA = case("ddp", device="cuda")
@@ -68,7 +64,7 @@ def numbers(*rows: Row, **told: Any) -> Any:
     return Telemetry().summary(trial(*rows, **told))
 
 
-def test_the_host_is_the_difference_between_the_samples_just_around_the_window() -> None:
+def test_the_host_is_the_difference_between_the_samples_just_around_the_window():
     rows = [
         host(0.0),
         host(9.9, busy=5.0, own=4.0, load=2.5),
@@ -82,7 +78,7 @@ def test_the_host_is_the_difference_between_the_samples_just_around_the_window()
     assert found["host_load"] == 2.5
 
 
-def test_a_window_between_two_samples_is_covered_by_them() -> None:
+def test_a_window_between_two_samples_is_covered_by_them():
     found = numbers(host(10.0), host(10.2, busy=0.3, own=0.2), window=(10.05, 10.15))
     assert found["host_foreign_cpu"] == pytest.approx(0.1 / 0.4)
 
@@ -90,17 +86,17 @@ def test_a_window_between_two_samples_is_covered_by_them() -> None:
 @pytest.mark.parametrize(
     "rows", [[], [host(11.0)], [host(1.0), host(9.0)], [host(13.0), host(14.0)]], ids=len
 )
-def test_without_samples_around_the_window_nothing_is_guessed(rows: list[Row]) -> None:
+def test_without_samples_around_the_window_nothing_is_guessed(rows):
     assert isinstance(numbers(*rows)["host_foreign_cpu"], NotAvailable)
 
 
-def test_where_own_processes_can_not_be_told_only_the_part_of_others_is_absent() -> None:
+def test_where_own_processes_can_not_be_told_only_the_part_of_others_is_absent():
     found = numbers(host(9.0, own=None), host(13.0, busy=1.0, own=None))
     assert "CONFIG_PROC_CHILDREN" in str(found["host_foreign_cpu"])
     assert found["host_steal"] == 0
 
 
-def test_ranks_on_another_machine_are_not_taken_for_processes_of_others() -> None:
+def test_ranks_on_another_machine_are_not_taken_for_processes_of_others():
     rows = [host(9.0), host(13.0, busy=4.0, own=0.1)]
     samples = {"step_s": [[0.1] * 10] * 2, "cpu_s": [[0.1]] * 2}
     assert "not child processes of the launcher" in str(numbers(*rows, **samples)["host_foreign_cpu"])
@@ -108,7 +104,7 @@ def test_ranks_on_another_machine_are_not_taken_for_processes_of_others() -> Non
     assert numbers(*rows, **samples)["host_foreign_cpu"] == pytest.approx(2.0 / 8.0)
 
 
-def test_on_cpus_the_columns_of_gpus_are_absent_with_the_reason() -> None:
+def test_on_cpus_the_columns_of_gpus_are_absent_with_the_reason():
     found = numbers(host(9.0), host(13.0))
     assert str(found["gpu_power"]) == str(found["energy_per_token"]) == "no GPU was used"
     assert "cpufreq" in str(found["host_frequency"])
@@ -123,12 +119,12 @@ def test_on_cpus_the_columns_of_gpus_are_absent_with_the_reason() -> None:
         (0.0, 0.2, ""),
     ],
 )
-def test_a_disturbed_trial_says_by_what_and_how_much(foreign_s: float, steal_s: float, told: str) -> None:
+def test_a_disturbed_trial_says_by_what_and_how_much(foreign_s, steal_s, told):
     rows = [host(9.0), host(13.0, busy=2.0 + foreign_s, own=2.0, steal_s=steal_s)]
     assert Telemetry().degraded_reason(trial(*rows)) == told
 
 
-def test_limits_are_options() -> None:
+def test_limits_are_options():
     rows = [host(9.0), host(13.0, busy=0.8)]
     assert "limit 3.0%" in Telemetry().degraded_reason(trial(*rows))
     assert Telemetry(max_foreign_cpu=0.2).degraded_reason(trial(*rows)) == ""
@@ -138,7 +134,7 @@ def test_limits_are_options() -> None:
     assert [finding.path for finding in findings] == [("interval_s",)]
 
 
-def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_matters() -> None:
+def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_matters():
     """A neighbour of up to one core beside two ranks that are always busy, as the kernel shares it out."""
     effect, rng = 0.05, np.random.default_rng(7)
     stayed = []
@@ -152,7 +148,7 @@ def test_a_trial_that_is_not_marked_was_not_slowed_by_more_than_the_effect_that_
     assert np.mean(stayed) < effect / 1.5
 
 
-def told_of_noise(
+def disturbance_text(
     ddp: list[float], fsdp: list[float], effect: float | None = None, degraded: str = ""
 ) -> str:
     """What the key findings say of how noisy trials are, two cases in as many rounds."""
@@ -167,20 +163,20 @@ def told_of_noise(
 APART, CLOSE = ([0.91, 1, 1.09], [1.09, 1, 0.91]), ([0.98, 1, 1.02], [1.02, 1, 0.98])
 
 
-def test_trials_that_differ_although_none_is_marked_show_that_the_machine_is_not_quiet() -> None:
-    assert told_of_noise(*APART).startswith("Trials vary within their round by 12.8% on 2 devices (")
-    assert told_of_noise(*CLOSE) == ""
-    assert told_of_noise(*APART, degraded="others computed") == ""
+def test_trials_that_differ_although_none_is_marked_show_that_the_machine_is_not_quiet():
+    assert disturbance_text(*APART).startswith("Trials vary within their round by 12.8% on 2 devices (")
+    assert disturbance_text(*CLOSE) == ""
+    assert disturbance_text(*APART, degraded="others computed") == ""
 
 
-def test_the_effect_that_matters_to_the_suite_is_what_is_called_noisy() -> None:
-    assert told_of_noise(*APART, effect=0.2) == ""
-    assert told_of_noise(*CLOSE, effect=0.02) != ""
+def test_the_effect_that_matters_to_the_suite_is_what_is_called_noisy():
+    assert disturbance_text(*APART, effect=0.2) == ""
+    assert disturbance_text(*CLOSE, effect=0.02) != ""
 
 
-def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice() -> None:
+def test_what_a_round_does_to_all_cases_alike_is_no_noise_as_in_the_choice():
     together = [0.91, 1, 1.09]
-    assert told_of_noise(together, together) == ""
+    assert disturbance_text(together, together) == ""
 
 
 def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> TrialData:
@@ -188,44 +184,44 @@ def nodes_of(*rows: Row, of: Case = DDP, **samples: Any) -> TrialData:
     return replace(trial(*rows, of=of, **samples), nodes={"near": [0], "far": [1]})
 
 
-def seen_on(node: str, *rows: Row) -> list[Row]:
+def samples_on(node: str, *rows: Row) -> list[Row]:
     return [{"node": node, **row} for row in rows]
 
 
-def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named() -> None:
-    near = seen_on("near", host(9.0, frequency_hz=3e9), host(13.0, busy=4.0, own=4.0, frequency_hz=3e9))
+def test_of_several_nodes_the_worst_counts_and_the_one_that_disturbs_is_named():
+    near = samples_on("near", host(9.0, frequency_hz=3e9), host(13.0, busy=4.0, own=4.0, frequency_hz=3e9))
     last = host(13.0, busy=8.0, own=4.0, steal_s=0.4, frequency_hz=2e9)
-    far = seen_on("far", host(9.0, load=3.0, frequency_hz=2e9), last)
+    far = samples_on("far", host(9.0, load=3.0, frequency_hz=2e9), last)
     # in no order, as they come
     made = nodes_of(*far, *near, cpu_s=[[1.0], [1.0]], step_s=[[0.5] * 4] * 2)
     found = Telemetry().summary(made)
     assert (found["host_foreign_cpu"], found["host_steal"]) == (0.5, 0.05)
     assert (found["host_load"], found["host_frequency"]) == (3.0, 2e9)
     told = Telemetry().degraded_reason(made).split("; ")
-    assert [each.partition(" took")[0] for each in told] == [
-        "far: other processes",
-        "far: the hypervisor",
-    ]
+    assert [each.partition(" took")[0] for each in told] == ["far: other processes", "far: the hypervisor"]
 
 
-def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_it() -> None:
-    rows = seen_on("near", host(9.0), host(13.0, busy=8.0))
+def test_a_node_that_gave_no_samples_is_named_and_the_other_does_not_stand_for_it():
+    rows = samples_on("near", host(9.0), host(13.0, busy=8.0))
     found = Telemetry().summary(nodes_of(*rows))
     assert str(found["host_steal"]) == "far: not in any sample"
     assert Telemetry().degraded_reason(nodes_of(*rows)).startswith("near: other processes took 100.0%")
     assert str(Telemetry().summary(nodes_of())["host_steal"]) == "not in any sample"
 
 
-def test_cpu_time_is_held_against_that_of_the_ranks_of_the_same_node() -> None:
-    rows = [*seen_on("near", host(9.0), host(13.0, own=1.0)), *seen_on("far", host(9.0), host(13.0, own=1.0))]
+def test_cpu_time_is_held_against_that_of_the_ranks_of_the_same_node():
+    rows = [
+        *samples_on("near", host(9.0), host(13.0, own=1.0)),
+        *samples_on("far", host(9.0), host(13.0, own=1.0)),
+    ]
     made = nodes_of(*rows, cpu_s=[[0.25], [0.75]], step_s=[[0.5] * 4] * 2)
     assert str(Telemetry().summary(made)["host_foreign_cpu"]).startswith("far: the CPU time of the ranks is")
 
 
-def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0() -> None:
-    near = seen_on("near", *read(FakeNvml(FakeGpu(power_mw=300_000, temperature_c=50, utilisation=100))))
+def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0():
+    near = samples_on("near", *read(FakeNvml(FakeGpu(power_mw=300_000, temperature_c=50, utilisation=100))))
     hot = FakeGpu(power_mw=500_000, temperature_c=80, utilisation=50, sm_clock_mhz=900, reasons=0x20)
-    far = seen_on("far", *read(FakeNvml(hot)))
+    far = samples_on("far", *read(FakeNvml(hot)))
     found = Telemetry().summary(nodes_of(*near, *far, of=CUDA))
     assert (found["gpu_power"], found["gpu_temperature"], found["gpu_sm_clock"]) == (800, 80, 9e8)
     assert (found["gpu_throttle"], found["gpu_utilisation"]) == (1, pytest.approx(0.75))
@@ -234,26 +230,26 @@ def test_gpus_of_several_nodes_are_told_apart_though_each_numbers_its_own_from_0
         .degraded_reason(nodes_of(*near, *far, of=CUDA))
         .startswith("far: a GPU lowered its clocks")
     )
-    blind = seen_on(
+    blind = samples_on(
         "far", *PeriodicSampler([GpuReader(FakeNvml(init_error="Driver Not Loaded"), 1, {})], 1).stop()
     )
     found = Telemetry().summary(nodes_of(*near, *blind, of=CUDA))
     assert str(found["gpu_power"]) == "far: NVML: Driver Not Loaded"
 
 
-def test_energy_of_several_nodes_is_their_sum_over_all_tokens() -> None:
-    near = seen_on("near", gpu(9.0, energy_j=100.0), gpu(13.0, energy_j=500.0))
-    far = seen_on("far", gpu(9.0, energy_j=0.0), gpu(13.0, energy_j=600.0))
+def test_energy_of_several_nodes_is_their_sum_over_all_tokens():
+    near = samples_on("near", gpu(9.0, energy_j=100.0), gpu(13.0, energy_j=500.0))
+    far = samples_on("far", gpu(9.0, energy_j=0.0), gpu(13.0, energy_j=600.0))
     found = Telemetry().summary(nodes_of(*near, *far, of=CUDA, step_s=[[0.5] * 4] * 2))
     tokens = 4 * DDP.batch.global_batch_size * 100
     assert found["energy_per_token"] == pytest.approx((200 + 300) / tokens)
 
 
-def test_a_busy_host_does_not_disturb_ranks_on_gpus() -> None:
+def test_a_busy_host_does_not_disturb_ranks_on_gpus():
     assert Telemetry().degraded_reason(trial(host(9.0), host(13.0, busy=8.0), of=CUDA)) == ""
 
 
-def proc(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = None) -> Path:
+def proc_files(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = None) -> Path:
     """Write a /proc with the ticks of *cpus* and with processes, by id their ticks as ``utime stime``."""
     (folder / "stat").write_text("".join(f"{cpu} {ticks} 0 0\n" for cpu, ticks in cpus.items()))
     (folder / "loadavg").write_text("1.25 0.50 0.25 2/90 1234\n")
@@ -264,9 +260,9 @@ def proc(folder: Path, cpus: dict[str, str], processes: dict[int, str] | None = 
     return folder
 
 
-def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
+def test_only_the_cpus_that_may_be_used_are_counted(tmp_path):
     mine = f"cpu{min(os.sched_getaffinity(0))}"
-    fake = proc(
+    fake = proc_files(
         tmp_path, {"cpu": "9 9 9 9 9 9 9 9", mine: "10 20 30 400 50 6 7 8", "cpu9999": "5 5 5 5 5 5 5 5"}
     )
     (row,) = HostReader(fake).read()
@@ -274,19 +270,19 @@ def test_only_the_cpus_that_may_be_used_are_counted(tmp_path: Path) -> None:
     assert row["load"] == 1.25
 
 
-def test_another_agent_of_the_run_on_the_host_is_no_stranger_and_may_end(tmp_path: Path) -> None:
-    fake = proc(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
+def test_another_agent_of_the_run_on_the_host_is_no_stranger_and_may_end(tmp_path):
+    fake = proc_files(tmp_path, {}, {4242: "300 200", 4343: "900 0"})
     assert (
         HostReader(fake, siblings=[4242, 5555]).read()[0]["own_s"]
         == HostReader(fake).read()[0]["own_s"] + 5.0
     )
     others = OtherProcesses(fake, siblings=[4242])
     others.read()
-    proc(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
+    proc_files(tmp_path, {}, {4242: "5000 5000", 4343: "5000 0"})
     assert others.close()[0]["others_busy"] == 1
 
 
-def test_the_clock_is_the_mean_over_cpus_that_tell_one(tmp_path: Path) -> None:
+def test_the_clock_is_the_mean_over_cpus_that_tell_one(tmp_path):
     file = tmp_path / f"cpu{min(os.sched_getaffinity(0))}/cpufreq/scaling_cur_freq"
     file.parent.mkdir(parents=True)
     file.write_text("2400000\n")
@@ -294,13 +290,13 @@ def test_the_clock_is_the_mean_over_cpus_that_tell_one(tmp_path: Path) -> None:
     assert row["frequency_hz"] == 2.4e9
 
 
-def test_a_system_without_proc_has_no_host_and_says_so(tmp_path: Path) -> None:
+def test_a_system_without_proc_has_no_host_and_says_so(tmp_path):
     rows = PeriodicSampler([HostReader(tmp_path)], 1).stop()
     assert [row["absent"] for row in rows] == ["host"]
     assert "No such file" in str(numbers(*rows)["host_steal"])
 
 
-def test_cpu_time_of_a_child_is_own_while_it_lives_and_when_it_has_ended() -> None:
+def test_cpu_time_of_a_child_is_own_while_it_lives_and_when_it_has_ended():
     burn = "import time\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ninput()"
     before = HostReader().read()[0]["own_s"]
     child = subprocess.Popen(
@@ -313,16 +309,16 @@ def test_cpu_time_of_a_child_is_own_while_it_lives_and_when_it_has_ended() -> No
     assert HostReader().read()[0]["own_s"] - before > 0.3
 
 
-def test_busy_processes_of_others_are_counted_and_nothing_else_is_kept(tmp_path: Path) -> None:
-    others = OtherProcesses(proc(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
+def test_busy_processes_of_others_are_counted_and_nothing_else_is_kept(tmp_path):
+    others = OtherProcesses(proc_files(tmp_path, {}, {4242: "0 0", 4343: "0 0"}))
     others.read()
-    proc(tmp_path, {}, {4242: "5000 5000", 4343: "0 0", 4444: "5000 0", os.getpid(): "9000 0"})
+    proc_files(tmp_path, {}, {4242: "5000 5000", 4343: "0 0", 4444: "5000 0", os.getpid(): "9000 0"})
     (row,) = others.close()
     assert set(row) == {"others_busy", "others_most"}
     assert row["others_busy"] == 2
 
 
-class Stuck:
+class HangingSensor:
     """A source whose driver hangs until ``go`` is set."""
 
     name = "stuck"
@@ -342,15 +338,15 @@ def sampling() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "telemetry"]
 
 
-def test_the_thread_samples_at_both_ends_and_ends() -> None:
+def test_the_thread_samples_at_both_ends_and_ends():
     rows = PeriodicSampler([HostReader()], 1).stop()
     assert len(rows) == 2
     assert rows[0]["at"] <= rows[1]["at"]
     assert not sampling()
 
 
-def test_a_driver_that_hangs_does_not_hold_up_the_run() -> None:
-    stuck = Stuck()
+def test_a_driver_that_hangs_does_not_hold_up_the_run():
+    stuck = HangingSensor()
     rows = PeriodicSampler([HostReader(), stuck], 1, timeout_s=0.2).stop()
     assert "busy_s" in rows[0]
     stuck.go.set()
@@ -364,7 +360,7 @@ def read(nvml: Any, world_size: int = 1, **environment: str) -> list[Row]:
     return [{"at": moment, **row} for moment in WINDOW for row in gpus.read()]
 
 
-def test_readings_of_nvml_come_in_units_of_si() -> None:
+def test_readings_of_nvml_come_in_units_of_si():
     found = numbers(*read(FakeNvml(FakeGpu(), FakeGpu(power_mw=350_000)), world_size=2), of=CUDA)
     assert found["gpu_utilisation"] == pytest.approx(0.97)
     assert found["gpu_power"] == 1000
@@ -374,13 +370,13 @@ def test_readings_of_nvml_come_in_units_of_si() -> None:
     assert found["gpu_throttle"] == found["gpu_power_cap"] == 0
 
 
-def test_what_one_gpu_does_not_support_makes_that_column_alone_absent() -> None:
+def test_what_one_gpu_does_not_support_makes_that_column_alone_absent():
     found = numbers(*read(FakeNvml(FakeGpu(temperature_c=None))), of=CUDA)
     assert str(found["gpu_temperature"]) == "GPU 0: NVML: Not Supported"
     assert found["gpu_power"] == 650
 
 
-def test_energy_per_token_is_that_of_the_window_of_all_gpus_over_all_tokens() -> None:
+def test_energy_per_token_is_that_of_the_window_of_all_gpus_over_all_tokens():
     rows = [gpu(9.0, d, energy_j=100.0) for d in (0, 1)] + [gpu(13.0, d, energy_j=500.0 + d) for d in (0, 1)]
     tokens = 4 * DDP.batch.global_batch_size * 100
     found = numbers(*rows, of=CUDA, step_s=[[0.5] * 4] * 2)
@@ -396,9 +392,7 @@ def test_energy_per_token_is_that_of_the_window_of_all_gpus_over_all_tokens() ->
         (read(FakeNvml(FakeGpu(energy=False))), 4, WINDOW, "Not Supported"),
     ],
 )
-def test_energy_that_was_not_counted_is_not_guessed(
-    rows: list[Row], steps: int, window: tuple[float, float], told: str
-) -> None:
+def test_energy_that_was_not_counted_is_not_guessed(rows, steps, window, told):
     found = numbers(*rows, of=CUDA, window=window, step_s=[[0.5] * steps])
     assert told in str(found["energy_per_token"])
 
@@ -407,16 +401,14 @@ def test_energy_that_was_not_counted_is_not_guessed(
     ("reasons", "throttle", "cap"), [(0x01, 0, 0), (0x04, 0, 1), (0x08, 1, 0), (0x20, 1, 0), (0x44, 1, 1)]
 )
 @pytest.mark.parametrize("old_driver", [False, True])
-def test_what_saves_the_gpu_is_told_apart_from_the_power_limit(
-    reasons: int, throttle: int, cap: int, old_driver: bool
-) -> None:
+def test_what_saves_the_gpu_is_told_apart_from_the_power_limit(reasons, throttle, cap, old_driver):
     rows = read(FakeNvml(FakeGpu(reasons=reasons), old_driver=old_driver))
     found = numbers(*rows, of=CUDA)
     assert (found["gpu_throttle"], found["gpu_power_cap"]) == (throttle, cap)
     assert ("heat" in Telemetry().degraded_reason(trial(*rows, of=CUDA))) is bool(throttle)
 
 
-def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb() -> None:
+def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb():
     rows = read(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30, 1: 1 << 30})))
     assert numbers(*rows, of=CUDA)["gpu_memory_own"] == 5 << 30
     assert "1 other processes computed" in Telemetry().degraded_reason(trial(*rows, of=CUDA))
@@ -424,61 +416,59 @@ def test_memory_of_own_processes_is_told_and_others_on_the_gpu_disturb() -> None
     assert "no process of this trial" in str(numbers(*rows, of=CUDA)["gpu_other_processes"])
 
 
-TWO = FakeNvml(FakeGpu(uuid="GPU-aaaa", power_mw=1000), FakeGpu(uuid="GPU-bbbb", power_mw=2000))
+TWO_GPUS = FakeNvml(FakeGpu(uuid="GPU-aaaa", power_mw=1000), FakeGpu(uuid="GPU-bbbb", power_mw=2000))
 
 
 @pytest.mark.parametrize(
     ("visible", "watts"), [("0", 1), ("1", 2), ("1,0", 2), ("GPU-bbbb", 2), ("GPU-b,GPU-a", 2), ("0,1", 1)]
 )
-def test_the_gpus_of_a_trial_are_those_that_cuda_numbers_first(visible: str, watts: float) -> None:
-    assert numbers(*read(TWO, CUDA_VISIBLE_DEVICES=visible), of=CUDA)["gpu_power"] == watts
+def test_the_gpus_of_a_trial_are_those_that_cuda_numbers_first(visible, watts):
+    assert numbers(*read(TWO_GPUS, CUDA_VISIBLE_DEVICES=visible), of=CUDA)["gpu_power"] == watts
 
 
 @pytest.mark.parametrize(
     ("nvml", "world_size", "environment", "told"),
     [
-        (TWO, 4, {}, "4 ranks, but NVML sees only 2 GPUs"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa/1/0"}, "MIG instances"),
+        (TWO_GPUS, 4, {}, "4 ranks, but NVML sees only 2 GPUs"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "MIG-GPU-aaaa/1/0"}, "MIG instances"),
         (FakeNvml(FakeGpu(mig=True)), 1, {}, "MIG"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, "names 2 of the 2"),
-        (TWO, 1, {"CUDA_VISIBLE_DEVICES": "7"}, "names 0 of the 2"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "GPU-"}, "names 2 of the 2"),
+        (TWO_GPUS, 1, {"CUDA_VISIBLE_DEVICES": "7"}, "names 0 of the 2"),
         (FakeNvml(FakeGpu("A"), FakeGpu("B")), 1, {}, "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         (FakeNvml(init_error="Driver Not Loaded"), 1, {}, "NVML: Driver Not Loaded"),
     ],
 )
-def test_where_nvml_and_cuda_may_mean_different_gpus_there_is_no_number(
-    nvml: Any, world_size: int, environment: dict[str, str], told: str
-) -> None:
+def test_where_nvml_and_cuda_may_mean_different_gpus_there_is_no_number(nvml, world_size, environment, told):
     rows = PeriodicSampler([GpuReader(nvml, world_size, environment)], 1).stop()
     assert told in str(numbers(*rows, of=CUDA)["gpu_power"])
 
 
-def test_gpus_of_several_kinds_are_told_apart_when_cuda_numbers_them_by_bus() -> None:
+def test_gpus_of_several_kinds_are_told_apart_when_cuda_numbers_them_by_bus():
     nvml = FakeNvml(FakeGpu("A", power_mw=1000), FakeGpu("B", power_mw=2000))
     rows = read(nvml, CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="1")
     assert numbers(*rows, of=CUDA)["gpu_power"] == 2
 
 
-class Exploding(FakeNvml):
+class FailingNvml(FakeNvml):
     """An NVML that breaks in a way of its own once it runs."""
 
     def nvmlDeviceGetPowerUsage(self, handle: FakeGpu) -> int:  # noqa: N802
         raise OSError("the driver went away")
 
 
-def test_a_driver_that_breaks_costs_the_columns_of_the_gpus_and_no_more() -> None:
-    rows = PeriodicSampler([GpuReader(Exploding(FakeGpu()), 1, {}), HostReader()], 1).stop()
+def test_a_driver_that_breaks_costs_the_columns_of_the_gpus_and_no_more():
+    rows = PeriodicSampler([GpuReader(FailingNvml(FakeGpu()), 1, {}), HostReader()], 1).stop()
     assert "the driver went away" in str(numbers(*rows, of=CUDA)["gpu_power"])
     assert sum("busy_s" in row for row in rows) == 2
 
 
-def test_the_fake_has_nothing_that_the_real_library_has_not() -> None:
+def test_the_fake_has_nothing_that_the_real_library_has_not():
     assert [name for name in vars(FakeNvml) if name[:4].lower() == "nvml" and not hasattr(pynvml, name)] == []
     assert FakeNvml.NVML_CLOCK_SM == pynvml.NVML_CLOCK_SM
     assert issubclass(pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError)
 
 
-def test_nvml_is_shut_down_at_the_end() -> None:
+def test_nvml_is_shut_down_at_the_end():
     nvml = FakeNvml(FakeGpu())
     PeriodicSampler([GpuReader(nvml, 1, {})], 1).stop()
     assert nvml.opened == 0
@@ -488,8 +478,8 @@ def disturbed(record: Record) -> Record:
     return replace(record, degraded="other processes took 66% of the CPU time")
 
 
-def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
-    run = RunAnalysis(info(DDP), [disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1)])
+def test_a_disturbed_trial_does_not_count_beside_a_sound_one():
+    run = run_of(disturbed(measured(DDP, 10)), measured(DDP, 100, round_=1))
     (row,) = run.cases
     assert (row.values["tokens_per_s"].value, row.values["tokens_per_s"].trial_count) == (100, 1)
     assert (row.trials, row.degraded_trials, row.degraded, row.relative_throughput) == (2, 1, "", 1.0)
@@ -498,8 +488,8 @@ def test_a_disturbed_trial_does_not_count_beside_a_sound_one() -> None:
     assert "1 of 2 of ddp/ws2/mb4/fp32" in "\n".join(all_findings(run))
 
 
-def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothing() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP, 100), disturbed(measured(FSDP, 900))])
+def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothing():
+    run = run_of(measured(DDP, 100), disturbed(measured(FSDP, 900)))
     ddp, fsdp = run.cases
     assert fsdp.values["tokens_per_s"].value == 900
     assert (fsdp.relative_throughput, ddp.relative_throughput) == (None, 1.0)
@@ -511,19 +501,19 @@ def test_a_case_of_disturbed_trials_keeps_its_numbers_but_is_compared_with_nothi
     assert "their speeds are not compared: fsdp/ws2/mb4/fp32; for example: other processes took 66%" in said
 
 
-def test_a_disturbed_reference_is_none() -> None:
+def test_a_disturbed_reference_is_none():
     row = summarize_cases(info(DDP, FSDP), [disturbed(measured(DDP)), measured(FSDP)])[1]
     assert row.relative_throughput is None
     assert "ddp at this world size was measured on a noisy machine" in row.relative_absence
 
 
-def test_a_disturbed_case_takes_no_part_in_scaling() -> None:
+def test_a_disturbed_case_takes_no_part_in_scaling():
     records = [measured(ONE, 100), disturbed(measured(DDP, 150))]
     assert scaling_series(summarize_cases(info(ONE, DDP), records)) == []
 
 
-def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP, 10**6))])
+def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory():
+    run = run_of(measured(DDP), disturbed(measured(FSDP, 10**6)))
     (chart,) = all_views()["throughput"].charts(run)
     symbols = {
         trace["name"]: trace["marker"]["symbol"]
@@ -538,8 +528,8 @@ def test_a_disturbed_case_is_hollow_and_on_no_front_of_throughput_against_memory
     assert fronts == {"ddp": True, "fsdp": False}
 
 
-def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
-    run = RunAnalysis(info(DDP, FSDP), [measured(DDP), disturbed(measured(FSDP))])
+def test_a_disturbed_case_is_marked_wherever_it_is_shown():
+    run = run_of(measured(DDP), disturbed(measured(FSDP)))
     text = overview_text(run)
     assert [line.split()[1] for line in text.splitlines() if line.startswith(("ddp ", "fsdp "))] == [
         "measured",
@@ -552,7 +542,7 @@ def test_a_disturbed_case_is_marked_wherever_it_is_shown() -> None:
     assert [(row["degraded_trials"], row["degraded"] != "") for row in shown] == [(0, False), (1, True)]
 
 
-def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missing() -> None:
+def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missing():
     columns = {
         name: {"unit": "", "better": None, "over_ranks": "first", "doc": "."}
         for name in ("host_foreign_cpu", "gpu_power")
@@ -562,36 +552,22 @@ def test_the_view_has_what_is_known_a_row_a_case_and_says_why_the_rest_is_missin
         columns=columns,
         absent={"gpu_power": "no GPU was used"},
     )
-    table = all_views()["telemetry"].table(RunAnalysis(info(DDP), [record]))
+    table = all_views()["telemetry"].table(run_of(record))
     assert table.headings == ("case", "disturbed", "others' CPU")
     assert list(table.texts()) == [("ddp/ws2/mb4/fp32", "1 of 1", "66.0%")]
     assert table.records()[0]["host_foreign_cpu"] == 0.66
     assert table.to_json()["rows"][0]["absent"]["gpu_power"] == "no GPU was used"
     assert "No gpu_power: no GPU was used." in table.notes
-    assert all_views()["telemetry"].table(RunAnalysis(info(DDP), [measured(DDP)])).rows == ()
+    assert all_views()["telemetry"].table(run_of(measured(DDP))).rows == ()
 
 
-Run = Callable[..., Finished]
 STRICT = QUICK.replace("steps: 3", "steps: 8") + "strategies: [ddp]\n"
 
 
-@contextlib.contextmanager
-def _strangers(count: int) -> Iterator[None]:
-    """Busy processes that don't descend from this one, in which the run is: their parent has ended."""
-    loop = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
-    started = subprocess.run(["sh", "-c", f"{loop};" * count], capture_output=True, text=True, check=True)
-    pids = [int(pid) for pid in started.stdout.split()]
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-
-
 @pytest.mark.train
-def test_another_busy_process_makes_a_real_trial_degraded(run_suite: Run) -> None:
+def test_another_busy_process_makes_a_real_trial_degraded(run_suite):
     suite = STRICT + "metrics: [steptime, throughput, telemetry: {max_foreign_cpu: 0.05}]\n"
-    with _strangers(2):
+    with busy_processes(2):
         finished = run_suite(suite)
     record = finished.record("ddp")
     assert record["status"] == "measured"
@@ -604,7 +580,7 @@ def test_another_busy_process_makes_a_real_trial_degraded(run_suite: Run) -> Non
 
 
 @pytest.mark.train
-def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite: Run) -> None:
+def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite):
     suite = STRICT + "metrics: [steptime, telemetry: {max_foreign_cpu: 1, max_steal: 1}]\n"
     record = run_suite(suite).record("ddp")
     rows = [row for row in record["tables"]["telemetry"] if "own_s" in row]
@@ -614,7 +590,7 @@ def test_what_the_ranks_take_themselves_is_not_held_against_them(run_suite: Run)
     assert record["absent"]["gpu_power"] == "no GPU was used"
 
 
-class Counting:
+class CountingReader:
     """NVML that counts its calls by name."""
 
     def __init__(self, nvml: FakeNvml) -> None:
@@ -625,15 +601,15 @@ class Counting:
         return getattr(self._nvml, name)
 
 
-def test_a_sample_asks_each_gpu_once_for_what_several_numbers_need() -> None:
-    nvml = Counting(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
+def test_a_sample_asks_each_gpu_once_for_what_several_numbers_need():
+    nvml = CountingReader(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})))
     (row,) = GpuReader(nvml, 1, {}).read()
     assert (row["own_memory_bytes"], row["others"], row["slowdown"]) == (5 << 30, 0, 0)
     assert nvml.calls["nvmlDeviceGetComputeRunningProcesses"] == 1
     assert nvml.calls["nvmlDeviceGetCurrentClocksEventReasons"] == 1
 
 
-def test_a_kernel_that_lists_no_children_hides_whose_memory_it_is_and_nothing_else(tmp_path: Path) -> None:
+def test_a_kernel_that_lists_no_children_hides_whose_memory_it_is_and_nothing_else(tmp_path):
     rows = GpuReader(FakeNvml(FakeGpu(processes={os.getpid(): 5 << 30})), 1, {}, proc=tmp_path).read()
     assert rows[0]["power_w"] == 650
     assert {row["absent"] for row in rows[1:]} == {"own_memory_bytes", "others"}

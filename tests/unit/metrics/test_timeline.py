@@ -1,14 +1,11 @@
 """One step on a timeline: what is kept of a trace, and what a reader makes of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_timeline import rank_steps
 from distbench.metrics.profile.step_timeline import (
     MAX_INTERVALS,
@@ -22,7 +19,7 @@ from distbench.record import Record
 from distbench.views.charts.timeline import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
 from support.profiler_events import Events, cpu_step
-from support.records import case, info, measured
+from support.records import case, measured, run_of
 
 MS = 1e-3
 DDP = case("ddp")
@@ -46,7 +43,7 @@ def in_ms(row: dict[str, Any]) -> tuple[Any, ...]:
 ALL_REDUCE = CollectiveInterval("all_reduce", "0,1", (45 * MS, 85 * MS), (45 * MS, 55 * MS))
 
 
-def test_a_step_is_kept_by_part_and_by_collective_from_the_begin_of_the_first_rank() -> None:
+def test_a_step_is_kept_by_part_and_by_collective_from_the_begin_of_the_first_rank():
     whole, *pieces = kept(cpu_step(), ALL_REDUCE, late=2 * MS)
     assert in_ms(whole) == ("", 2, 102, 91)
     assert [in_ms(row) for row in sorted(pieces, key=lambda row: (row["begin_s"], row["kind"]))] == [
@@ -62,7 +59,7 @@ def test_a_step_is_kept_by_part_and_by_collective_from_the_begin_of_the_first_ra
     assert (moved["group"], round(moved["wait_s"] / MS), round(moved["exposed_s"] / MS)) == ("0,1", 10, 15)
 
 
-def test_a_gpu_shows_its_kernels_where_they_ran_by_where_they_were_launched_and_its_copies() -> None:
+def test_a_gpu_shows_its_kernels_where_they_ran_by_where_they_were_launched_and_its_copies():
     events = Events().mark("step", 0, 100).mark("forward", 4, 10).mark("backward", 10, 20)
     events.kernel("sgemm", 5, 20, 40).kernel("flash_bwd", 12, 40, 70)
     events.copy("Memcpy HtoD (Pinned -> Device)", 6, 10, 18)
@@ -74,7 +71,7 @@ def test_a_gpu_shows_its_kernels_where_they_ran_by_where_they_were_launched_and_
     ]
 
 
-def test_an_update_inside_of_the_backward_pass_stands_in_a_gap_of_it() -> None:
+def test_an_update_inside_of_the_backward_pass_stands_in_a_gap_of_it():
     events = (
         Events().mark("step", 0, 20).mark("backward", 2, 18).mark("optimizer", 5, 7).op("aten::mm", 2, 18)
     )
@@ -86,7 +83,7 @@ def test_an_update_inside_of_the_backward_pass_stands_in_a_gap_of_it() -> None:
     ]
 
 
-def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
+def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was():
     events = Events().mark("step", 0, 1000).mark("forward", 0, 1000)
     for i in range(400):
         events.op("aten::mm", 2.5 * i, 2.5 * i + 1.2)
@@ -96,27 +93,30 @@ def test_thousands_of_operations_fit_and_their_sum_stays_what_it_was() -> None:
     assert whole["bridged_s"] >= 1.3 * MS, "and the record says which gaps it no longer shows"
 
 
-def told(*seconds: float, work: float = 1.0, began: int = 0) -> ProfiledStepTimes:
+def timeline_text(*seconds: float, work: float = 1.0, began: int = 0) -> ProfiledStepTimes:
     return ProfiledStepTimes([*seconds], [work] * len(seconds), [began] * len(seconds))
 
 
-def test_the_step_is_the_median_one_of_the_slowest_rank_and_ranks_are_placed_on_their_nodes_clock() -> None:
-    choice = select_step([told(1, 9, 3), told(2, 1, 4, began=5_000_000), told(1, 1, 1, began=7)], [0, 0, 1])
+def test_the_step_is_the_median_one_of_the_slowest_rank_and_ranks_are_placed_on_their_nodes_clock():
+    choice = select_step(
+        [timeline_text(1, 9, 3), timeline_text(2, 1, 4, began=5_000_000), timeline_text(1, 1, 1, began=7)],
+        [0, 0, 1],
+    )
     assert choice is not None
     # slowest: 2, 9, 4; another node's clock says nothing here
     assert (choice.step, choice.offsets) == (2, {0: 0.0, 1: 5 * MS, 2: 0.0})
-    assert select_step([told(), told(1)], [0, 0]) is None
+    assert select_step([timeline_text(), timeline_text(1)], [0, 0]) is None
 
 
-def test_of_many_ranks_the_first_the_last_the_busiest_and_the_idlest_are_kept() -> None:
-    ranks = [told(1, work=1 + rank / 100) for rank in range(64)]
-    ranks[20], ranks[40] = told(1, work=0.2), told(1, work=9)
+def test_of_many_ranks_the_first_the_last_the_busiest_and_the_idlest_are_kept():
+    ranks = [timeline_text(1, work=1 + rank / 100) for rank in range(64)]
+    ranks[20], ranks[40] = timeline_text(1, work=0.2), timeline_text(1, work=9)
     choice = select_step(ranks, [0] * 64)
     assert choice is not None
     assert [*choice.offsets] == [0, 20, 40, 63]
 
 
-def test_a_reader_finds_what_is_idle_and_what_stands_beside_it() -> None:
+def test_a_reader_finds_what_is_idle_and_what_stands_beside_it():
     (step,) = rank_steps(record(*kept(cpu_step(), ALL_REDUCE)))
     assert step.idle == pytest.approx(9 * MS)
     assert [(round(gap.seconds / MS), gap.previous, gap.following) for gap in step.idle_gaps()][:2] == [
@@ -125,7 +125,7 @@ def test_a_reader_finds_what_is_idle_and_what_stands_beside_it() -> None:
     ]
 
 
-def test_a_coarser_step_has_fewer_pieces_and_the_same_sums() -> None:
+def test_a_coarser_step_has_fewer_pieces_and_the_same_sums():
     events = Events().mark("step", 0, 100).mark("forward", 0, 50).mark("backward", 50, 100)
     for begin in range(100):
         events.op("aten::mm", begin, begin + 0.4)
@@ -149,13 +149,13 @@ def test_a_coarser_step_has_fewer_pieces_and_the_same_sums() -> None:
         {"rank": None},
     ],
 )
-def test_a_row_that_no_step_has_is_left_out(change: dict[str, Any]) -> None:
+def test_a_row_that_no_step_has_is_left_out(change):
     whole, first, *rest = kept(cpu_step())
     (step,) = rank_steps(record(whole, {**first, **change}, *rest))
     assert [piece.name for piece in step.activities] == [row["name"] for row in rest]
 
 
-def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
+def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold():
     events = Events().mark("step", 0, 1000).mark("forward", 0, 1000)
     for i in range(200):
         begin = 1.5 * i + 0.015 * i**2
@@ -172,7 +172,7 @@ def test_a_page_of_many_cases_has_no_more_pieces_than_it_can_hold() -> None:
     ]
 
 
-def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
+def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each():
     groups = [
         CollectiveInterval("all_gather", "0,1", (0, 9 * MS)),
         CollectiveInterval("all_reduce", "0,2", (5 * MS, 20 * MS)),
@@ -186,7 +186,7 @@ def test_a_rank_that_talks_in_several_groups_has_a_lane_for_each() -> None:
     ]
 
 
-def test_of_messages_at_once_the_view_counts_the_time_once() -> None:
+def test_of_messages_at_once_the_view_counts_the_time_once():
     """A message lasts until somebody waits for it: two of 20 ms are 25 ms of a step."""
     messages = (
         CollectiveInterval("send", "0,1", (0, 20 * MS)),
@@ -194,13 +194,13 @@ def test_of_messages_at_once_the_view_counts_the_time_once() -> None:
     )
     rows = kept(Events().mark("step", 0, 30), *messages)
     told = replace(record(*rows), samples={"comm_s": [[25 * MS]], "comm_exposed_s": [[25 * MS]]})
-    (row,) = TimelineView().table(RunAnalysis(info(DDP), [told])).rows
+    (row,) = TimelineView().table(run_of(told)).rows
     assert [round(row.value(name) / MS) for name in ("communication_s", "exposed_s")] == [25, 25]
 
 
-def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is() -> None:
+def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is():
     whole, *pieces = kept(cpu_step(), ALL_REDUCE)
-    run = RunAnalysis(info(DDP), [record({**whole, "trace": "rank0.trace.json.gz"}, *pieces)])
+    run = run_of(record({**whole, "trace": "rank0.trace.json.gz"}, *pieces))
     sheet = TimelineView().table(run)
     (row,) = json.loads(json.dumps(sheet.to_json()))["rows"]
     found = {
@@ -211,7 +211,4 @@ def test_the_view_says_what_a_rank_did_what_it_waited_for_and_where_its_trace_is
     gap, traces = sheet.notes
     assert gap == "ddp, rank 0: idle for 4 ms at 96 ms, between optimizer and its end."
     assert f"trials/ddp-ws2-mb4-fp32-{DDP.id}/0/rank0.trace.json.gz" in traces
-    assert (
-        "No profiled step was recorded"
-        in TimelineView().table(RunAnalysis(info(DDP), [measured(DDP)])).notes[0]
-    )
+    assert "No profiled step was recorded" in TimelineView().table(run_of(measured(DDP))).notes[0]

@@ -1,7 +1,5 @@
 """Arithmetic of intervals, and what a trace tells of a step: by hand, on a CPU and on a GPU."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -33,17 +31,17 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorte
 MS = 1e-3
 
 
-def points(intervals: list[tuple[int, int]]) -> set[int]:
+def interval_points(intervals: list[tuple[int, int]]) -> set[int]:
     return {point for begin, end in intervals for point in range(begin, end)}
 
 
 @given(INTERVALS, INTERVALS)
-def test_arithmetic_of_intervals_is_that_of_the_points_in_them(first: list, second: list) -> None:
+def test_arithmetic_of_intervals_is_that_of_the_points_in_them(first, second):
     a, b = union(first), union(second)
-    assert points(a) == points(first)
-    assert points(intersection(a, b)) == points(first) & points(second)
-    assert points(difference(a, b)) == points(first) - points(second)
-    assert length(a) == len(points(first))
+    assert interval_points(a) == interval_points(first)
+    assert interval_points(intersection(a, b)) == interval_points(first) & interval_points(second)
+    assert interval_points(difference(a, b)) == interval_points(first) - interval_points(second)
+    assert length(a) == len(interval_points(first))
     for made in (a, intersection(a, b), difference(a, b)):
         assert all(x[1] <= y[0] for x, y in itertools.pairwise(made)), "sorted and disjoint"
 
@@ -55,7 +53,7 @@ def parts_of(events: Events) -> dict[str, float]:
     return {name: round(seconds / MS, 3) for name, seconds in step_parts(trace, step, comm).items()}
 
 
-def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> None:
+def test_exposed_communication_is_what_no_computation_of_the_rank_hides():
     assert parts_of(cpu_step()) == {
         "data": 5,
         "forward": 28,
@@ -67,7 +65,7 @@ def test_exposed_communication_is_what_no_computation_of_the_rank_hides() -> Non
     }
 
 
-def test_updates_inside_of_the_backward_pass_are_the_optimizers() -> None:
+def test_updates_inside_of_the_backward_pass_are_the_optimizers():
     events = Events().mark("step", 0, 20).mark("backward", 2, 18).op("aten::mm", 2, 18)
     events.mark("optimizer", 5, 7).mark("optimizer", 12, 15).mark("optimizer", 18, 19)
     events.op("aten::_fused_adamw_", 18, 19)
@@ -82,14 +80,14 @@ def test_updates_inside_of_the_backward_pass_are_the_optimizers() -> None:
     }
 
 
-def test_an_operation_that_waits_for_a_collective_does_not_compute_meanwhile() -> None:
+def test_an_operation_that_waits_for_a_collective_does_not_compute_meanwhile():
     events = Events().mark("step", 0, 10).mark("backward", 0, 10).gloo("all_reduce", 0, 10, 1)
     # a norm of a DTensor is an aten operation that holds a collective and the waiting for it
     events.op("aten::linalg_vector_norm", 0, 10).op("_c10d_functional::wait_tensor", 2, 9)
     assert parts_of(events)["exposed_comm"] == 7
 
 
-def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_computes_there() -> None:
+def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_computes_there():
     events = Events().mark("step", 0, 20).mark("forward", 2, 20)
     # gloo's send lasts until somebody waits for it, on the thread of the rank itself
     events.op("c10d::send", 0, 1).gloo("send", 0, 12, 1, thread=1).op("aten::mm", 2, 10)
@@ -104,7 +102,7 @@ def test_a_message_that_shows_on_the_thread_that_asked_for_it_is_hidden_by_what_
     }
 
 
-def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads() -> None:
+def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads():
     events, threads = Events(), range(1, 9)
     # a functional collective calls a plain one
     for thread in threads:
@@ -119,7 +117,7 @@ def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads() 
     ]
 
 
-def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched() -> None:
+def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched():
     events = Events().mark("step", 0, 100).mark("data", 0, 4).mark("forward", 4, 10).mark("backward", 10, 20)
     events.mark("optimizer", 20, 25)
     # launched long before it runs: the host is far ahead of the device
@@ -178,7 +176,7 @@ def test_a_part_of_a_step_is_as_long_in_the_breakdown_as_in_the_timeline(
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100), st.sampled_from("fbcow")), max_size=12))
-def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces: list[tuple[int, int, str]]) -> None:
+def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces):
     events = Events().mark("step", 0, 100).mark("forward", 5, 35).mark("backward", 35, 85)
     for begin, end, kind in pieces:
         if kind == "c":
@@ -191,7 +189,7 @@ def test_the_parts_add_up_to_the_step_whatever_overlaps(pieces: list[tuple[int, 
     assert min(found.values()) >= -0.001
 
 
-def call(op: str, elements: int, group: str = "0,1") -> CollectiveCall:
+def collective_call(op: str, elements: int, group: str = "0,1") -> CollectiveCall:
     return CollectiveCall(op, group, 2, "float32", 4 * elements, elements)
 
 
@@ -204,39 +202,45 @@ def matched(events: Events, calls: list[CollectiveCall]) -> list[tuple[str, floa
     return None if found is None else [(each.event.name, round(each.event.begin / MS)) for each in found]
 
 
-def test_each_collective_gets_its_own_interval_though_two_threads_run_them() -> None:
+def test_each_collective_gets_its_own_interval_though_two_threads_run_them():
     events = Events().op("c10d::_allgather_base_", 1, 2).op("c10d::_reduce_scatter_base_", 3, 4)
     events.op("c10d::_allgather_base_", 5, 6)
     events.gloo("all_gather", 9, 12, 100, thread=7).gloo("all_reduce", 7, 20, 50, thread=8)
     events.gloo("all_gather", 8, 30, 200, thread=9)
-    calls = [call("all_gather", 100), call("reduce_scatter", 50), call("all_gather", 200)]
+    calls = [
+        collective_call("all_gather", 100),
+        collective_call("reduce_scatter", 50),
+        collective_call("all_gather", 200),
+    ]
     assert matched(events, calls) == [("all_gather", 9), ("all_reduce", 7), ("all_gather", 8)]
 
 
-def test_a_functional_collective_and_the_plain_one_inside_it_are_one() -> None:
+def test_a_functional_collective_and_the_plain_one_inside_it_are_one():
     events = Events().op("_c10d_functional::all_reduce", 1, 4).op("c10d::allreduce_", 2, 3)
-    assert matched(events.gloo("all_reduce", 3, 9, 1), [call("all_reduce", 1)]) == [("all_reduce", 3)]
+    assert matched(events.gloo("all_reduce", 3, 9, 1), [collective_call("all_reduce", 1)]) == [
+        ("all_reduce", 3)
+    ]
 
 
-@pytest.mark.parametrize("calls", [[], [call("all_reduce", 10)] * 2, [call("broadcast", 10)]])
-def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(
-    calls: list[CollectiveCall],
-) -> None:
+@pytest.mark.parametrize(
+    "calls", [[], [collective_call("all_reduce", 10)] * 2, [collective_call("broadcast", 10)]]
+)
+def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(calls):
     events = Events().op("c10d::allreduce_", 1, 2).gloo("all_reduce", 2, 9, 10)
     assert matched(events, calls) is None
 
 
-def test_the_kernel_that_attention_ran_is_told_and_not_those_that_it_might_have() -> None:
+def test_the_kernel_that_attention_ran_is_told_and_not_those_that_it_might_have():
     events = Events().op("aten::scaled_dot_product_attention", 1, 9)
     events.op("aten::_scaled_dot_product_attention_math", 2, 8).op("aten::mm", 3, 4)
     assert read_trace(events.found).attention == {"math"}
 
 
-def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out() -> None:
+def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out():
     events = Events().op("c10d::allreduce_", 1, 2).op("c10d::_allgather_base_", 3, 4)
     events.kernel("ncclDevKernel_AllGather_RING_LL", 3, 9, 12, stream=20)
     alone = CollectiveCall("all_reduce", "0", 1, "float32", 4, 1)
-    assert matched(events, [alone, call("all_gather", 8)]) == [("all_gather", 9)]
+    assert matched(events, [alone, collective_call("all_gather", 8)]) == [("all_gather", 9)]
 
 
 def session(*, devices: int = 1, device: str = "cuda") -> PassContext:
@@ -255,7 +259,7 @@ def two_steps() -> Events:
 
 
 @pytest.mark.train
-def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> None:
+def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out():
     from distbench.metrics.profile import timeline
 
     found = timeline.analyse_profile(session(), None, two_steps().found)
@@ -265,7 +269,7 @@ def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out() -> No
 
 
 @pytest.mark.train
-def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu() -> None:
+def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu():
     from distbench.metrics.profile import timeline
 
     found = timeline.analyse_profile(session(), None, cpu_step().found)
@@ -274,7 +278,7 @@ def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu() -> None:
 
 
 @pytest.mark.train
-def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing() -> None:
+def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing():
     from distbench.metrics.profile import timeline
 
     both = session(devices=2)
@@ -283,7 +287,7 @@ def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing() -> 
         Communication().values(both, None)
 
 
-def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
+def test_without_a_profile_its_numbers_are_absent_and_no_others():
     samples: dict[str, Any] = {"step_s": [[3.0]], "unsynced_step_s": [[1.0]]}
     found = Profile().summary(TrialData(case("ddp"), 16, samples, {}))
     assert found["comm_exposed_by_difference_s"] == 2.0
@@ -292,7 +296,7 @@ def test_without_a_profile_its_numbers_are_absent_and_no_others() -> None:
 
 
 @dataclass(frozen=True)
-class Placed:
+class ProcessGroup:
     """What the numbers of nodes, and those of a rank without others, ask of a session."""
 
     nodes: list[int]
@@ -304,23 +308,23 @@ class Placed:
     effective: dict[str, Any] = field(default_factory=dict)
 
 
-def moved(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
+def bus_bytes(nodes: list[int], *transfers: tuple[int, float, float]) -> dict[str, Any]:
     """Numbers of a step in which all-reduces of 1 MB over that many nodes ran, from and to these ms."""
     step = [
         Transfer(CollectiveCall("all_reduce", "0,1", 2, "float32", 1_000_000, 1, spanned), ran, ran)
         for spanned, begin, end in transfers
         if (ran := (begin * MS, end * MS))
     ]
-    found = link_values(Placed(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
+    found = link_values(ProcessGroup(nodes), [step], [(0, 4 * MS)])  # type: ignore[arg-type]
     return {
         name.removeprefix("comm_"): str(value) if isinstance(value, NotAvailable) else value[0]
         for name, value in found.items()
     }
 
 
-def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
+def test_what_moves_inside_nodes_is_told_from_what_moves_between_them():
     # both at once from 6 to 8 ms, and computation hides all of it until 4 ms
-    found = moved([0, 0, 1, 1], (1, 2, 8), (2, 6, 10), (2, 9, 11))
+    found = bus_bytes([0, 0, 1, 1], (1, 2, 8), (2, 6, 10), (2, 9, 11))
     assert found == {
         "inside_s": pytest.approx(6 * MS),
         "inside_exposed_s": pytest.approx(2 * MS),
@@ -339,10 +343,8 @@ def test_what_moves_inside_nodes_is_told_from_what_moves_between_them() -> None:
         ([0], "inside", "needs at least two ranks"),
     ],
 )
-def test_where_nothing_can_move_there_is_no_number_but_a_reason(
-    nodes: list[int], where: str, reason: str
-) -> None:
-    found = moved(nodes)
+def test_where_nothing_can_move_there_is_no_number_but_a_reason(nodes, where, reason):
+    found = bus_bytes(nodes)
     assert {found[f"{where}_{what}"] for what in ("s", "exposed_s", "busbw")} == {reason}
 
 
@@ -350,15 +352,13 @@ def values_of(events: Events, calls: list[CollectiveCall]) -> dict[str, Any]:
     """Values of the profiled steps of a rank on a node of its own, which made *calls* in each."""
     from distbench.metrics.profile import timeline
 
-    session: Any = Placed([0, 1])
+    session: Any = ProcessGroup([0, 1])
     return dict(timeline.analyse_profile(session, CountedCollectives([calls], []), events.found).values)
 
 
 @pytest.mark.train
 @given(st.lists(st.tuples(*[st.integers(0, 130)] * 4).map(sorted), min_size=1, max_size=6))
-def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_step(
-    collectives: list[list[int]],
-) -> None:
+def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_step(collectives):
     events = Events().mark("step", 0, 100)
     calls = []
     for number, (asked, begin, end, _) in enumerate(sorted(each for each in collectives if each[1] < 100)):
@@ -380,7 +380,7 @@ def test_no_part_of_communication_exceeds_its_whole_even_where_it_outlasts_the_s
 
 
 @pytest.mark.train
-def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_step() -> None:
+def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_step():
     events = Events().mark("step", 0, 100).op("c10d::allreduce_", 90, 91)
     events.gloo("all_reduce", 95, 105, elements=250_000)
     values = values_of(
@@ -392,13 +392,13 @@ def test_bandwidth_is_that_of_the_whole_transfer_though_only_a_part_is_in_the_st
     assert values["comm_between_busbw"] == [pytest.approx(1e6 / (10 * MS), rel=1e-3)]
 
 
-def test_a_norm_says_nothing_of_bandwidth() -> None:
+def test_a_norm_says_nothing_of_bandwidth():
     flag = Transfer(CollectiveCall("all_reduce", "0,1", 2, "float32", 4, 1, 2), (0, MS), (0, MS))
     assert busbw([flag], "between") is None
     assert busbw([flag, replace(flag, call=replace(flag.call, bytes=10**6))], "between") == 1e6 / MS
 
 
-def test_factors_are_those_of_nccl_tests() -> None:
+def test_factors_are_those_of_nccl_tests():
     assert bus_factor("all_reduce", 8) == 2 * 7 / 8
     assert bus_factor("all_gather", 8) == bus_factor("reduce_scatter", 8) == 7 / 8
     assert bus_factor("broadcast", 8) == 1
@@ -407,7 +407,7 @@ def test_factors_are_those_of_nccl_tests() -> None:
     assert wire_factor("all_reduce", 4) == 2 * wire_factor("reduce_scatter", 4)
 
 
-def test_a_series_that_settles_is_told_from_one_that_does_not() -> None:
+def test_a_series_that_settles_is_told_from_one_that_does_not():
     falling = [2.0, 1.8, 1.7, 1.5, 1.4, 1.2, 1.1, 1.0]
     assert drift.falling_p_value(falling) < 0.001
     assert drift.relative_change(falling) == pytest.approx(-0.7, abs=0.1)
@@ -416,6 +416,6 @@ def test_a_series_that_settles_is_told_from_one_that_does_not() -> None:
 
 
 @given(st.permutations(range(9)))
-def test_the_trend_of_a_series_and_of_its_reverse_can_not_both_fall(series: list[int]) -> None:
+def test_the_trend_of_a_series_and_of_its_reverse_can_not_both_fall(series):
     values = [1.0 + each for each in series]
     assert max(drift.falling_p_value(values), drift.falling_p_value(values[::-1])) > 0.45

@@ -1,7 +1,5 @@
 """Model FLOPs utilisation by hand: what is counted, by which peak, and when there is no number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +34,7 @@ def summary(
     return dict(Utilisation().summary(trial))
 
 
-def test_mfu_counts_the_global_batch_over_the_slowest_ranks_time_and_every_device() -> None:
+def test_mfu_counts_the_global_batch_over_the_slowest_ranks_time_and_every_device():
     # 8 samples of 3 MFLOP in (2 + 4) / 2 s, the window of either rank, on 2 devices of 1 MFLOP/s
     expected = 8 * 3e6 / 3.0 / 2 / 1e6
     found = summary()
@@ -45,13 +43,13 @@ def test_mfu_counts_the_global_batch_over_the_slowest_ranks_time_and_every_devic
     assert found["model_flops_per_s_per_device"] == pytest.approx(expected * 1e6)
 
 
-def test_recomputation_adds_what_is_computed_again_to_hfu_and_nothing_to_mfu() -> None:
+def test_recomputation_adds_what_is_computed_again_to_hfu_and_nothing_to_mfu():
     found = summary(activation_checkpointing="full")
     assert found["mfu"] == summary()["mfu"]
     assert found["hfu"] == pytest.approx(found["mfu"] * 3.9 / 3)
 
 
-def test_where_what_is_computed_again_is_unknown_there_is_no_hfu_but_the_reason() -> None:
+def test_where_what_is_computed_again_is_unknown_there_is_no_hfu_but_the_reason():
     absent = {"recomputed_flops_per_sample": "because"}
     found = summary(again=None, absent=absent, activation_checkpointing="full")
     assert isinstance(found["mfu"], float)
@@ -59,7 +57,7 @@ def test_where_what_is_computed_again_is_unknown_there_is_no_hfu_but_the_reason(
     assert summary(again=None)["hfu"] == summary()["mfu"]
 
 
-def test_only_blocks_are_computed_again_and_not_the_head() -> None:
+def test_only_blocks_are_computed_again_and_not_the_head():
     """A forward pass of it all would say 11% too much of GPT-2 small with 1,024 tokens."""
     small = Transformer(preset="gpt2-small", seq_len=1024)
     whole, again = small.flops_per_sample(), small.recomputed_flops_per_sample()
@@ -68,14 +66,14 @@ def test_only_blocks_are_computed_again_and_not_the_head() -> None:
     assert 4 / 3 / (1 + again / whole) == pytest.approx(1.112, abs=0.001)
 
 
-def test_without_a_known_peak_there_is_no_mfu_but_a_reason() -> None:
+def test_without_a_known_peak_there_is_no_mfu_but_a_reason():
     found = summary(peak=None)
     assert isinstance(found["mfu"], NotAvailable)
     assert isinstance(found["hfu"], NotAvailable)
     assert found["model_flops_per_s_per_device"] > 0
 
 
-def test_where_flops_are_unknown_there_is_nothing_but_the_reason() -> None:
+def test_where_flops_are_unknown_there_is_nothing_but_the_reason():
     with pytest.raises(NotAvailable, match="because"):
         summary(flops=None, absent={"flops_per_sample": "because"})
 
@@ -90,11 +88,11 @@ def test_where_flops_are_unknown_there_is_nothing_but_the_reason() -> None:
         "H200",
     ],
 )
-def test_an_unknown_gpu_and_a_slice_of_a_known_one_have_no_peak(gpu: str) -> None:
+def test_an_unknown_gpu_and_a_slice_of_a_known_one_have_no_peak(gpu):
     assert published_peak(gpu) is None
 
 
-def test_the_peak_is_that_of_the_precision_in_use() -> None:
+def test_the_peak_is_that_of_the_precision_in_use():
     peak = published_peak("NVIDIA H200")
     assert peak is not None
     assert peak.for_dtype(PrecisionConfig(compute="bf16").compute, tf32=True) == 989.5e12
@@ -113,9 +111,7 @@ def test_the_peak_is_that_of_the_precision_in_use() -> None:
         ("Tesla V100-SXM2-32GB", "fp32", 15.7e12),
     ],
 )
-def test_a_dtype_that_its_source_has_no_peak_for_has_none(
-    gpu: str, compute: str, flops: float | None
-) -> None:
+def test_a_dtype_that_its_source_has_no_peak_for_has_none(gpu, compute, flops):
     peak = published_peak(gpu)
     assert peak and peak.source
     assert peak.for_dtype(compute, tf32=True) == flops, "TF32 changes neither fp64 nor what knows no TF32"
@@ -134,7 +130,7 @@ def restored() -> Iterator[None]:
 @pytest.mark.train
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize(("set_to", "told"), [("tf32", "high"), ("ieee", "highest"), ("none", "highest")])
-def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to: str, told: str) -> None:
+def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to, told):
     import torch
 
     from distbench.metrics.utilisation.matmul import fp32_precision
@@ -146,7 +142,7 @@ def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to: 
 
 @pytest.mark.train
 @pytest.mark.usefixtures("restored")
-def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch):
     import torch
 
     from distbench.metrics.utilisation.matmul import fp32_precision
@@ -157,7 +153,7 @@ def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch: pytest.Monke
 
 
 @pytest.mark.train
-def test_a_matmul_on_a_cpu_has_a_rate() -> None:
+def test_a_matmul_on_a_cpu_has_a_rate():
     import torch
 
     from distbench.metrics.utilisation.matmul import best_matmul_rate

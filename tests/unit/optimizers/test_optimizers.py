@@ -1,12 +1,9 @@
 """Optimizers: which strategies keep each of them the same training, and what the others are told."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +17,10 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.suite import load_suite
 from support.records import case
 from support.runs import Finished
+from support.suites import SuiteText, write_suite
 
-ALL = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
-CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
+ALL_PACKAGES = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
+CPU = Machine(device="cpu", devices=2, packages=ALL_PACKAGES, has_libaio=False, has_compiler=True)
 PLAN = """
 workload: transformer
 batch: {global_batch_size: 8}
@@ -32,23 +30,20 @@ strategies: [ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}]
 
 
 @pytest.fixture
-def planned(tmp_path: Path) -> Callable[..., Plan]:
+def planned(tmp_path) -> Callable[..., Plan]:
     def plan(optimizer: str, machine: Machine = CPU) -> Plan:
-        file = tmp_path / "mine.yaml"
-        file.write_text(f"{PLAN}optimizer: {optimizer}\n")
+        file = write_suite(tmp_path, f"{PLAN}optimizer: {optimizer}\n", "mine.yaml")
         return make_plan(load_suite(file), machine)
 
     return plan
 
 
-def test_a_suite_may_name_just_the_optimizers_of_the_table() -> None:
+def test_a_suite_may_name_just_the_optimizers_of_the_table():
     assert typing.get_args(typing.get_type_hints(OptimizerConfig)["name"]) == tuple(CATALOG)
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(
-    planned: Callable[..., Plan], name: str
-) -> None:
+def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(planned, name):
     problems = {item.case.label: item.problem for item in planned(f"{{name: {name}, kernel: loop}}").cases}
     refused = {label for label, problem in problems.items() if problem}
     flat = {"fsdp1", "zero1", "zero2", "zero3"} if CATALOG[name].needs_full_tensors else set()
@@ -59,7 +54,7 @@ def test_one_that_needs_whole_tensors_is_refused_where_it_gets_flat_pieces(
         ), label
 
 
-def test_what_a_suite_leaves_out_is_what_the_optimizer_has(planned: Callable[..., Plan]) -> None:
+def test_what_a_suite_leaves_out_is_what_the_optimizer_has(planned):
     cases = [item.case.optimizer for item in planned("{name: [adamw, adafactor, muon]}").cases[::7]]
     assert [(each.kernel, each.momentum) for each in cases] == [("fused", 0), ("foreach", 0), ("loop", 0.95)]
 
@@ -75,16 +70,14 @@ def test_what_a_suite_leaves_out_is_what_the_optimizer_has(planned: Callable[...
         ("addam", "optimizer.name = 'addam': did you mean 'adam'?"),
     ],
 )
-def test_a_key_that_an_optimizer_lacks_is_a_mistake(
-    planned: Callable[..., Plan], optimizer: str, mistake: str
-) -> None:
+def test_a_key_that_an_optimizer_lacks_is_a_mistake(planned, optimizer, mistake):
     with pytest.raises(SuiteError, match=r"mine\.yaml:6: ") as refused:
         planned(optimizer)
     assert mistake in str(refused.value)
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name: str) -> None:
+def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name):
     def made(**other: Any) -> list[dict[str, Any]]:
         spec = OptimizerConfig(name, **other)
         parts = (
@@ -108,21 +101,19 @@ def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name: str) -> None
 
 
 @pytest.mark.parametrize(("name", "package"), [("lion", "pytorch-optimizer"), ("adamw8bit", "torchao")])
-def test_one_whose_package_is_missing_says_how_to_get_it(
-    planned: Callable[..., Plan], name: str, package: str
-) -> None:
+def test_one_whose_package_is_missing_says_how_to_get_it(planned, name, package):
     bare = dataclasses.replace(CPU, packages={"torch": "1", "deepspeed": "1"})
     problems = {item.problem for item in planned(f"{{name: {name}}}", bare).cases}
     assert problems == {f"{package} is not installed; install it with: pip install {package}"}
 
 
-def test_one_that_is_compiled_says_what_it_needs(planned: Callable[..., Plan]) -> None:
+def test_one_that_is_compiled_says_what_it_needs(planned):
     bare = dataclasses.replace(CPU, has_compiler=False)
     ddp, *_ = (item.problem for item in planned("adamw8bit", bare).cases)
     assert ddp.startswith("optimizer.name = adamw8bit needs a C++ compiler, but none was found; install one")
 
 
-def test_states_are_counted_by_shape() -> None:
+def test_states_are_counted_by_shape():
     weights = [ParameterShape((6, 10), is_layer_matrix=True), ParameterShape((6, 10)), ParameterShape((10,))]
     counted = {name: state_bytes(OptimizerConfig(name, momentum=0.9), weights, 4) / 4 for name in CATALOG}
     # AdamW in 8 bits keeps tensors as small as these in full
@@ -136,11 +127,11 @@ def test_states_are_counted_by_shape() -> None:
     # two moments: a byte a number, 4 a block of 256, and a table of 256 numbers; or 4 bytes a number
     [((64, 64), 2 * (4096 + 4 * 16 + 1024)), ((4095,), 2 * 4 * 4095), ((4097,), 2 * 4 * 4097)],
 )
-def test_moments_of_8_bits_have_scales_and_a_table(shape: tuple[int, ...], expected: int) -> None:
+def test_moments_of_8_bits_have_scales_and_a_table(shape, expected):
     assert state_bytes(OptimizerConfig("adamw8bit"), [ParameterShape(shape)], 4) == expected
 
 
-def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep() -> None:
+def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep():
     states = {}
     for name in CATALOG:
         optimizer = OptimizerConfig(name, momentum=0.9)
@@ -150,7 +141,7 @@ def test_a_case_is_not_refused_for_states_that_its_optimizer_does_not_keep() -> 
     assert sizes == alike | {"adafactor": 0.0, "muon": 4.0, "adamw8bit": 2.0}
 
 
-SUITE = """
+SUITE = SuiteText("""
 workload: {user: {model: "small:Uneven", length: 32}}
 data: text
 batch: {global_batch_size: 8}
@@ -158,7 +149,7 @@ world_sizes: [2]
 measure: {trials: 0}
 check: {steps: 2, perturbed: 4, fp32: false}
 limits: {start: 300}
-"""
+""")
 THEORY = "memory_states_theory"
 EQUIVALENT = {"equivalent", "equivalent within rounding"}
 
@@ -173,8 +164,8 @@ def verdicts(done: Finished) -> dict[tuple[str, str], tuple[str, str]]:
     return found
 
 
-FEW = "ddp, fsdp, {flat_fsdp: {version: 1}}"
-MORE = """
+COMMON_OPTIMIZERS = "ddp, fsdp, {flat_fsdp: {version: 1}}"
+OTHER_OPTIMIZERS = """
   {zero: {stage: 0}}, {fsdp: {sharding: hybrid}}, {flat_fsdp: {version: 2}}, {flat_zero: {stage: [1, 2, 3]}}
 """
 
@@ -183,15 +174,15 @@ MORE = """
 @pytest.mark.parametrize(
     ("strategies", "names"),
     [
-        (FEW, "adafactor, muon"),
-        pytest.param(MORE, "adafactor, muon", marks=pytest.mark.deep),
-        pytest.param(f"{FEW}, {MORE.strip()}", "adam, lion, lamb", marks=pytest.mark.deep),
-        pytest.param(f"{FEW}, {MORE.strip()}", "adamw8bit", marks=pytest.mark.deep),
+        (COMMON_OPTIMIZERS, "adafactor, muon"),
+        pytest.param(OTHER_OPTIMIZERS, "adafactor, muon", marks=pytest.mark.deep),
+        pytest.param(
+            f"{COMMON_OPTIMIZERS}, {OTHER_OPTIMIZERS.strip()}", "adam, lion, lamb", marks=pytest.mark.deep
+        ),
+        pytest.param(f"{COMMON_OPTIMIZERS}, {OTHER_OPTIMIZERS.strip()}", "adamw8bit", marks=pytest.mark.deep),
     ],
 )
-def test_the_check_finds_what_the_plan_refuses_and_nothing_else(
-    run_suite: Callable[..., Finished], strategies: str, names: str
-) -> None:
+def test_the_check_finds_what_the_plan_refuses_and_nothing_else(run_suite, strategies, names):
     text = f"{SUITE}strategies: [{strategies.strip()}]\noptimizer: {{name: [{names}], lr: 0.01}}\n"
     for (label, optimizer), (word, sentence) in verdicts(run_suite(text)).items():
         kind = CATALOG[optimizer]
@@ -215,9 +206,7 @@ def test_the_check_finds_what_the_plan_refuses_and_nothing_else(
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_states_of_every_shape_are_counted_and_resumed_in_other_strategies(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_states_of_every_shape_are_counted_and_resumed_in_other_strategies(run_suite):
     text = SUITE.replace("measure: {trials: 0}\ncheck: {steps: 2, perturbed: 4, fp32: false}\n", "")
     done = run_suite(
         f"{text}strategies: [ddp, fsdp, {{zero: {{stage: 0}}}}]\n"
@@ -234,7 +223,7 @@ def test_states_of_every_shape_are_counted_and_resumed_in_other_strategies(
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_moments_of_8_bits_are_counted_and_resumed_from_shards(run_suite: Callable[..., Finished]) -> None:
+def test_moments_of_8_bits_are_counted_and_resumed_from_shards(run_suite):
     done = run_suite("""
 workload: {transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 2, ffn_dim: 128, seq_len: 32}}
 batch: {global_batch_size: 8}

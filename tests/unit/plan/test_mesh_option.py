@@ -1,8 +1,5 @@
 """The mesh that a suite asks for: sizes that are swept, every mesh that fits, and what is refused."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,17 @@ from distbench.core.case import Case
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.core.meshes import DATA_DIMENSIONS
-from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.metrics.base import TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.suite import load_suite
 from distbench.workloads.base import Workload
 from support.records import info, measured
-from support.runs import Finished
+from support.suites import SuiteText, write_suite
+from support.theory_checks import assert_same_training
 
 MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
-MODEL = (
+MODEL = SuiteText(
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )
 
@@ -42,7 +39,7 @@ def planned(
     return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
 
 
-def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path: Path) -> None:
+def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path):
     found = planned(tmp_path, "fsdp: {mesh: auto}", 1, 2, 4, 8)
     assert list(found) == [
         *("fsdp/1", "fsdp/2"),
@@ -53,7 +50,7 @@ def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path: Path) -> None:
     assert not any(found.values())
 
 
-def test_a_pipeline_stands_in_every_mesh_that_fits(tmp_path: Path) -> None:
+def test_a_pipeline_stands_in_every_mesh_that_fits(tmp_path):
     found = planned(tmp_path, "pp: {mesh: auto, micro_batches: 2, schedule: GPipe}", 2, 4, 8)
     assert list(found) == [
         *("pp-gpipe/2", "pp-gpipe+tp2/4", "pp-gpipe+fsdp2/4", "pp-gpipe+ddp2/4"),
@@ -72,32 +69,30 @@ def test_a_pipeline_stands_in_every_mesh_that_fits(tmp_path: Path) -> None:
         ("cp: {mesh: auto}, cp: {mesh: {cp: 2}}", ["cp/2", "cp2+ddp/2", "cp/4", "cp2+ddp/4"]),
     ],
 )
-def test_sequences_are_shared_by_every_number_of_ranks_that_fits(
-    strategies: str, labels: list[str], tmp_path: Path
-) -> None:
+def test_sequences_are_shared_by_every_number_of_ranks_that_fits(strategies, labels, tmp_path):
     found = planned(tmp_path, strategies, 2, 4, 8)
     assert [*found][: len(labels)] == labels
     assert not any(found.values())
 
 
-def test_experts_are_spread_over_every_number_of_ranks_that_fits(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
+def test_experts_are_spread_over_every_number_of_ranks_that_fits(tmp_path):
+    suite = write_suite(
+        tmp_path,
         f"workload: {MODEL.replace('seq_len', 'experts: 4, seq_len')}\nbatch: {{global_batch_size: 8}}\n"
-        "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n"
+        "world_sizes: [1, 4, 8]\nstrategies: [{ep: {mesh: auto}}]\n",
     )
     cases = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
     # 4 experts can't be divided by 8
     assert [f"{each.label}/{each.world_size}" for each in cases] == [
-        *("ep/1", "ep/4", "ep2/4", "ep2/8", "ep4/8"),
+        *("ep/1", "ep/4", "ep2/4", "ep2/8", "ep4/8")
     ]
 
 
-def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_for(tmp_path: Path) -> None:
+def test_a_batch_that_a_mesh_can_not_divide_is_no_mistake_where_all_are_asked_for(tmp_path):
     assert list(planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=2)) == ["fsdp+tp4/8"]
 
 
-def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path: Path) -> None:
+def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path):
     (item,) = planned(tmp_path, "fsdp: {mesh: auto}", 8, batch=3).items()
     assert item == ("fsdp/8", "batch.global_batch_size = 3 is not divisible by world size 8; use 8")
 
@@ -134,14 +129,12 @@ def test_where_no_mesh_fits_one_stays_and_says_why(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_batch_that_others_can_divide_is_no_mistake_of_the_suite(
-    strategies: str, batch: str, problems: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_batch_that_others_can_divide_is_no_mistake_of_the_suite(strategies, batch, problems, tmp_path):
     found = planned(tmp_path, strategies, 4, batch=batch)
     assert {name: why.removeprefix("batch.") for name, why in found.items()} == problems
 
 
-def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path: Path) -> None:
+def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path):
     found = planned(tmp_path, "fsdp: {mesh: {tp: 2}}, fsdp, fsdp: {mesh: auto}", 4)
     assert list(found) == ["fsdp+tp2/4", "fsdp/4", "fsdp-hybrid2/4"]
 
@@ -161,11 +154,11 @@ def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path: Path) -> 
         ),
     ],
 )
-def test_sizes_of_a_mesh_are_axes(mesh: str, labels: list[str], tmp_path: Path) -> None:
+def test_sizes_of_a_mesh_are_axes(mesh, labels, tmp_path):
     assert list(planned(tmp_path, f"fsdp: {{mesh: {mesh}}}", 4)) == labels
 
 
-def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
+def test_a_dimension_of_one_rank_is_no_dimension(tmp_path):
     with pytest.raises(SuiteError, match=r"duplicates strategies\[0\]"):
         planned(tmp_path, "fsdp, fsdp: {mesh: {tp: 1, dp_replicate: 1}}", 4)
 
@@ -180,9 +173,7 @@ def test_a_dimension_of_one_rank_is_no_dimension(tmp_path: Path) -> None:
         ("zero", "tp: 2", "pp: 1, dp_shard: 1, cp: 1"),
     ],
 )
-def test_any_strategy_takes_a_dimension_of_one_rank_and_it_changes_nothing(
-    strategy: str, sizes: str, ones: str, tmp_path: Path
-) -> None:
+def test_any_strategy_takes_a_dimension_of_one_rank_and_it_changes_nothing(strategy, sizes, ones, tmp_path):
     suite = tmp_path / "suite.yaml"
     text = f"workload: {MODEL}\nbatch: {{global_batch_size: 16}}\nworld_sizes: [8]\n"
     cases = []
@@ -193,7 +184,7 @@ def test_any_strategy_takes_a_dimension_of_one_rank_and_it_changes_nothing(
     assert (with_ones.id, with_ones.name) == (plain.id, plain.name)
 
 
-def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_path: Path) -> None:
+def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_path):
     with pytest.raises(SuiteError, match=r"tp = 2: expected cp; strategies that have tp: fsdp, pp, zero$"):
         planned(tmp_path, "cp: {mesh: {tp: 2}}", 4)
 
@@ -201,10 +192,7 @@ def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (
-            "mesh: {dp_replicate: 3}",
-            "3 does not divide the world size, 8; dp_shard gets the rest; ",
-        ),
+        ("mesh: {dp_replicate: 3}", "3 does not divide the world size, 8; dp_shard gets the rest; "),
         ("mesh: {dp_replicate: 3}", "mesh: {dp_replicate: 2} or {dp_replicate: 4} would fit"),
         ("mesh: {dp_shard: 2, tp: 2}", "2 x 2 = 4 is not the world size, 8; omit dp_shard"),
         ("mesh: {dp_shard: 2, tp: 2}", "mesh: {dp_shard: 2, tp: 4} or {dp_shard: 4, tp: 2} would fit"),
@@ -212,14 +200,12 @@ def test_a_dimension_of_another_strategy_is_refused_with_those_that_have_it(tmp_
         ("mesh: {dp_replicate: 2}, version: 1", "set version: 2"),
     ],
 )
-def test_a_mesh_that_can_not_be_is_refused_with_what_would_fit(
-    options: str, why: str, tmp_path: Path
-) -> None:
+def test_a_mesh_that_can_not_be_is_refused_with_what_would_fit(options, why, tmp_path):
     (problem,) = planned(tmp_path, f"fsdp: {{{options}}}", 8).values()
     assert why in problem
 
 
-def test_globs_know_the_labels_of_meshes_that_nobody_wrote(tmp_path: Path) -> None:
+def test_globs_know_the_labels_of_meshes_that_nobody_wrote(tmp_path):
     more = 'exclude: [{strategy: "*tp*", world_size: 8}]\ninclude: [{strategy: "*+tp2", world_size: 2}]\n'
     found = planned(tmp_path, "fsdp: {mesh: auto}", 4, 8, more=more)
     assert [name for name in found if "tp" in name] == ["fsdp+tp2/4"]
@@ -229,7 +215,7 @@ def test_globs_know_the_labels_of_meshes_that_nobody_wrote(tmp_path: Path) -> No
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_every_mesh_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+def test_every_mesh_is_the_same_training(run_suite):
     done = run_suite(f"""
 workload: {MODEL}
 batch: {{global_batch_size: 8}}
@@ -240,13 +226,12 @@ check: {{steps: 3, perturbed: 4}}
 world_sizes: [4]
 strategies: [{{fsdp: {{mesh: auto, sharding: [full, grad_op]}}}}]
 """)
-    assert done.code == 0, done.errors
-    words = {name.split("/")[0]: word for name, word in done.verdicts.items()}
-    assert {f"fsdp{how}" for how in ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")} <= words.keys()
-    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
+    hows = ("", "-hybrid2", "-grad-op-hybrid2", "-grad-op+tp2")
+    assert {f"fsdp{how}" for how in hows} <= done.verdict_by_label.keys()
 
 
-def cases_of(folder: Path) -> list[Case]:
+def parallel_cases(folder: Path) -> list[Case]:
     """The cases of the shipped suite of model parallelism on two devices."""
     suite = folder / "parallel.yaml"
     text = (Path(__file__).parents[3] / "suites/parallel.yaml").read_text()
@@ -254,7 +239,7 @@ def cases_of(folder: Path) -> list[Case]:
     return [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases if not item.problem]
 
 
-def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_shard_it() -> None:
+def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_shard_it():
     split: list[int] = []
     whole: list[int] = []
     for strategy in registry.built_in_plugins("strategies").values():
@@ -266,8 +251,8 @@ def test_whatever_splits_the_model_is_less_simple_than_all_that_replicate_or_sha
     assert max(whole) < min(split)
 
 
-def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
+def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp_path):
+    cases = parallel_cases(tmp_path)
     records = [measured(each, 1000.0 + round_, round_=round_) for each in cases for round_ in range(3)]
     run = RunAnalysis(info(*cases), records)
     simplicity = {one.label: one.simplicity for one in run.candidates}
@@ -284,8 +269,8 @@ def test_what_cuts_the_model_is_picked_after_plain_sharding_if_it_is_as_fast(tmp
     assert simplicity[other.label] == min(cut)
 
 
-def test_mfu_counts_the_same_work_whatever_the_mesh(tmp_path: Path) -> None:
-    cases = cases_of(tmp_path)
+def test_mfu_counts_the_same_work_whatever_the_mesh(tmp_path):
+    cases = parallel_cases(tmp_path)
     workload: Workload = registry.create_plugin("workloads", cases[0].workload)
     flops = workload.flops_per_sample()
     assert flops

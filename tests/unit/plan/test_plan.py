@@ -1,7 +1,5 @@
 """Plans: which cases a suite makes on a machine, in which order, and what is known before launch."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -21,24 +19,24 @@ from distbench.run import trial_launch
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.machine import detect_machine, ops_folder, unsupported_gpu_text
 from distbench.workloads.transformer import PRESETS
+from support.suites import SuiteText, write_suite
 
 ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
 GPUS = Machine(device="cuda", devices=8, packages=ALL, has_libaio=True, has_compiler=True)
 
-MINIMAL = """\
+MINIMAL = SuiteText("""\
 workload: transformer
 batch: {global_batch_size: 8}
 strategies: [ddp]
 world_sizes: [1, 2]
-"""
+""")
 
 
 @pytest.fixture
-def suite(tmp_path: Path):
+def suite(tmp_path):
     def read(text: str, **overrides) -> Suite:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
+        file = write_suite(tmp_path, text, "mine.yaml")
         return load_suite(file, Overrides(**overrides))
 
     return read
@@ -421,7 +419,7 @@ def test_a_model_whose_states_fit_nowhere_is_unsupported_before_anything_is_buil
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -448,14 +446,12 @@ def test_zero_on_a_cpu_without_ninja_is_unsupported(suite, cache, drill):
 
 
 @pytest.mark.parametrize(("cxx", "has_one"), [("no-such-compiler", False), ("env g++", True)])
-def test_the_compiler_is_the_one_that_cxx_names(monkeypatch: pytest.MonkeyPatch, cxx: str, has_one: bool):
+def test_the_compiler_is_the_one_that_cxx_names(monkeypatch, cxx, has_one):
     monkeypatch.setenv("CXX", cxx)
     assert detect_machine("cpu").has_compiler is has_one
 
 
-def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_ninja_is_found_beside_a_python_whose_environment_is_not_activated(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     assert not detect_machine("cpu").has_ninja
@@ -479,7 +475,7 @@ def test_cuda_on_a_machine_without_one_is_a_mistake(suite):
     assert mistake.startswith("--device cuda: device = 'cuda': no CUDA device")
 
 
-def test_a_gpu_of_amd_is_told_as_not_supported(tmp_path: Path):
+def test_a_gpu_of_amd_is_told_as_not_supported(tmp_path):
     assert unsupported_gpu_text(tmp_path / "kfd") == ""
     (tmp_path / "kfd").touch()
     assert "ROCm" in unsupported_gpu_text(tmp_path / "kfd")
@@ -494,7 +490,7 @@ processor : 1
 """
 
 
-def test_ops_are_built_for_one_kind_of_cpu(tmp_path: Path):
+def test_ops_are_built_for_one_kind_of_cpu(tmp_path):
     def folder(name: str, mhz: int, flags: str) -> Path:
         file = tmp_path / name
         file.write_text(CPUINFO.format(mhz=mhz, flags=flags))
@@ -625,13 +621,13 @@ def test_a_stand_in_that_can_not_run_here_is_left_out(suite):
     assert [case.strategy.name for case in plan.trials[0].fallbacks] == ["single"]
 
 
-LARGE = """\
+LARGE = SuiteText("""\
 workload: {transformer: {preset: 1b, seq_len: 128}}
 batch: {global_batch_size: 8}
 strategies: [{zero: {stage: 3}}]
 world_sizes: [2]
 threads: 1
-"""
+""")
 
 
 def limits(suite: Suite) -> TimeLimits:

@@ -1,7 +1,5 @@
 """What the documents tell people to copy: it parses, and its commands exist."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -26,7 +24,7 @@ PAGES = sorted([*ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").glob("*.md")])
 COMMAND = re.compile(r"\bdistbench (?:gate|run|compare|calibrate|history) [^\n]*--[^\n]*")
 
 
-def test_there_are_workflows_for_github_and_gitlab() -> None:
+def test_there_are_workflows_for_github_and_gitlab():
     assert [file.name for file in WORKFLOWS] == [
         "github-comment.yml",
         "github-gate.yml",
@@ -36,9 +34,7 @@ def test_there_are_workflows_for_github_and_gitlab() -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_workflow_is_yaml_whose_commands_take_their_options(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_workflow_is_yaml_whose_commands_take_their_options(file, capsys):
     parsed = YAML(typ="safe").load(file.read_text())
     assert parsed
     for line in COMMAND.findall(file.read_text()):
@@ -49,7 +45,7 @@ def test_a_workflow_is_yaml_whose_commands_take_their_options(
             assert option in known, f"{file.name}: {words[1]} has no {option}"
 
 
-def test_no_workflow_gives_secrets_to_the_code_of_a_pull_request() -> None:
+def test_no_workflow_gives_secrets_to_the_code_of_a_pull_request():
     yaml = YAML(typ="safe")
     gate = yaml.load((ROOT / "docs/ci/github-gate.yml").read_text())
     comment = yaml.load((ROOT / "docs/ci/github-comment.yml").read_text())
@@ -61,7 +57,7 @@ def test_no_workflow_gives_secrets_to_the_code_of_a_pull_request() -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
-def test_a_workflow_uses_actions_at_commits_and_installs_distbench_from_a_checkout(file: Path) -> None:
+def test_a_workflow_uses_actions_at_commits_and_installs_distbench_from_a_checkout(file):
     text = file.read_text()
     # a tag can be moved to other code
     for used in re.findall(r"uses: (.*)", text):
@@ -70,7 +66,7 @@ def test_a_workflow_uses_actions_at_commits_and_installs_distbench_from_a_checko
     assert all(pinned.search(line) for line in text.splitlines() if "pip install" in line)
 
 
-def test_no_page_or_message_installs_distbench_by_a_name_that_may_be_anothers() -> None:
+def test_no_page_or_message_installs_distbench_by_a_name_that_may_be_anothers():
     files = [*PAGES, *(ROOT / "docs").rglob("*.[a-z]*"), *(ROOT / "distbench").rglob("*.py")]
     files = [file for file in files if file.suffix != ".pyc"]
     by_name = re.compile(r"pip install[^\n&]*[ '\"]distbench\b")
@@ -96,7 +92,7 @@ ON_PAGES = [
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path, monkeypatch) -> Path:
     """The folder that commands on pages are written for: suites, runs and a model's history of one's own."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "suites", folder / "suites")
@@ -130,9 +126,7 @@ def executed(words: list[str]) -> list[str] | None:
 
 
 @pytest.mark.parametrize("words", ON_PAGES)
-def test_a_command_on_a_page_runs_or_at_least_takes_its_options(
-    words: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_on_a_page_runs_or_at_least_takes_its_options(words, checkout, capsys):
     run = executed(words)
     if run is not None:
         # what a check says of made-up numbers means nothing
@@ -145,13 +139,13 @@ def test_a_command_on_a_page_runs_or_at_least_takes_its_options(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_link_on_a_page_leads_to_a_file(page: Path) -> None:
+def test_a_link_on_a_page_leads_to_a_file(page):
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert not [link for link in links if not (page.parent / link).exists()]
 
 
-def test_the_readme_shows_what_the_program_prints_of_the_sample() -> None:
+def test_the_readme_shows_what_the_program_prints_of_the_sample():
     (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     command = [sys.executable, "-m", "distbench", "show", "reports/sample"]
     shown = subprocess.run(
@@ -161,7 +155,7 @@ def test_the_readme_shows_what_the_program_prints_of_the_sample() -> None:
     assert shown.stdout.startswith(block)
 
 
-def test_the_folder_of_a_run_in_the_docs_is_that_of_the_sample() -> None:
+def test_the_folder_of_a_run_in_the_docs_is_that_of_the_sample():
     (block,) = re.findall(r"```text\n(.*?)```", (ROOT / "docs" / "records.md").read_text(), re.DOTALL)
     named = set(re.findall(r"[\w.-]+\.(?:json|yaml|html)\b", block)) - {"record.json", "report-lite.html"}
     assert named == {"run.json", "suite.yaml", "report.html", "answer.json"}
@@ -172,14 +166,14 @@ def test_the_folder_of_a_run_in_the_docs_is_that_of_the_sample() -> None:
     assert len(folders) == 2
 
 
-def test_the_readme_is_read_in_three_minutes_and_has_one_command_for_each_job() -> None:
+def test_the_readme_is_read_in_three_minutes_and_has_one_command_for_each_job():
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 120
     assert re.findall(r"^<!-- command: (\w+) -->$", readme, re.MULTILINE) == ["run", "test"]
 
 
 @pytest.mark.train
-def test_the_readmes_model_of_ones_own_is_initialised_planned_and_run(tmp_path: Path) -> None:
+def test_the_readmes_model_of_ones_own_is_initialised_planned_and_run(tmp_path):
     section = (ROOT / "README.md").read_text().partition("## Your own model")[2].partition("\n## ")[0]
     (model,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     (commands_,) = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
@@ -201,7 +195,7 @@ def test_the_readmes_model_of_ones_own_is_initialised_planned_and_run(tmp_path: 
     assert "classes: 256" in (tmp_path / "mine.yaml").read_text()
 
 
-def test_the_architecture_page_has_the_layers_that_are_checked_and_files_that_exist() -> None:
+def test_the_architecture_page_has_the_layers_that_are_checked_and_files_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
     (block,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
@@ -222,9 +216,7 @@ def example_files() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("path", "block"), [*example_files()])
-def test_an_example_of_a_seam_is_a_plugin(
-    path: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_of_a_seam_is_a_plugin(path, block, tmp_path, monkeypatch, capsys):
     file = tmp_path / path
     file.parent.mkdir(parents=True)
     file.write_text(block)
@@ -237,11 +229,11 @@ def test_an_example_of_a_seam_is_a_plugin(
     registry.load_plugin(kind, name)()
 
 
-def test_there_is_an_example_of_every_seam() -> None:
+def test_there_is_an_example_of_every_seam():
     assert sorted({each.values[0].split("/")[1] for each in example_files()}) == sorted(registry.PLUGIN_KINDS)
 
 
-def test_a_model_of_ones_own_is_that_of_the_readme() -> None:
+def test_a_model_of_ones_own_is_that_of_the_readme():
     readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "own-model.md").read_text()
     (model,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert f"```python\n{model}```" in readme
@@ -251,12 +243,12 @@ def test_a_model_of_ones_own_is_that_of_the_readme() -> None:
     )
 
 
-def test_the_table_of_strategies_has_a_row_for_each() -> None:
+def test_the_table_of_strategies_has_a_row_for_each():
     page = (ROOT / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(rows) == sorted(registry.built_in_plugins("strategies"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_no_page_is_longer_than_one_reads(page: Path) -> None:
+def test_no_page_is_longer_than_one_reads(page):
     assert len(page.read_text().splitlines()) <= 320

@@ -1,11 +1,7 @@
 """The table of drills has a row for each of them, whatever became of it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-
-import pytest
 
 DRILLS = """
 import pytest
@@ -33,7 +29,7 @@ def test_no_drill():
 """
 
 
-def test_the_table_tells_of_every_drill(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_tells_of_every_drill(pytester, monkeypatch):
     pytester.makepyfile(DRILLS)
     pytester.makeini("[pytest]\nmarkers = drill(what): a row")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=os.pathsep)

@@ -5,8 +5,6 @@ breaks somebody's script, dashboard or archive, so it needs a new format number 
 ``python tests/unit/project/test_frozen.py`` prints the surface of this version as JSON.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -23,6 +21,7 @@ from typing import Any
 import pytest
 
 from distbench.cli import main
+from support.suites import write_suite
 
 HERE = Path(__file__).parents[2]
 FROZEN = HERE / "frozen"
@@ -93,7 +92,7 @@ def call_outside(*arguments: str, **variables: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=FROZEN, env=environment, capture_output=True, text=True, check=False)
 
 
-def told(*arguments: str) -> Any:
+def help_text(*arguments: str) -> Any:
     done = call(*arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -123,14 +122,14 @@ def exit_codes() -> dict[str, int]:
 def outputs() -> dict[str, Any]:
     run, case = str(RUN), "ddp/ws2/mb8/fp32"
     return {
-        "show": told("show", run, "--json"),
-        "pick": told("pick", run, "--json", "--devices", "2"),
-        "compare": told("compare", run, run, "--json"),
-        "history": told("history", run, "--json"),
-        "adopt": told("adopt", run, case, "--as", "torch", "--json", "--force"),
+        "show": help_text("show", run, "--json"),
+        "pick": help_text("pick", run, "--json", "--devices", "2"),
+        "compare": help_text("compare", run, run, "--json"),
+        "history": help_text("history", run, "--json"),
+        "adopt": help_text("adopt", run, case, "--as", "torch", "--json", "--force"),
         # its values depend on the machine
-        "plan": dict.fromkeys(told("plan", "ids.yaml", "--json"), True),
-        "list": told("list", "strategies", "--json"),
+        "plan": dict.fromkeys(help_text("plan", "ids.yaml", "--json"), True),
+        "list": help_text("list", "strategies", "--json"),
     }
 
 
@@ -138,24 +137,23 @@ def suite_keys(section: str, folder: Path) -> list[str]:
     """The keys that *section* may have, as the message about one that it doesn't have names them."""
     lines = (FROZEN / "ids.yaml").read_text().splitlines()
     kept = [line for line in lines if not line.startswith(f"{section}:")]
-    suite = folder / "suite.yaml"
-    suite.write_text("\n".join([*kept, f"{section}: {json.dumps(SECTIONS[section])}\n"]))
+    suite = write_suite(folder, "\n".join([*kept, f"{section}: {json.dumps(SECTIONS[section])}\n"]))
     return re.findall(r"\w+", call("plan", str(suite)).stderr.partition("unknown key")[2])
 
 
 def tables() -> dict[str, dict[str, str]]:
-    found = told("query", "--tables", "--format", "json")
+    found = help_text("query", "--tables", "--format", "json")
     return {table["name"]: {c["name"]: c["type"] for c in table["columns"]} for table in found}
 
 
 def row_counts(names: Iterable[str]) -> dict[str, int]:
     counts = ", ".join(f"(select count(*) from {name}) as {name}" for name in names)
-    (row,) = told("query", f"select {counts}", str(RUN), "--format", "json")
+    (row,) = help_text("query", f"select {counts}", str(RUN), "--format", "json")
     return row
 
 
 def ids() -> dict[str, str]:
-    return {case["case"]: case["case_id"] for case in told("plan", "ids.yaml", "--json")["cases"]}
+    return {case["case"]: case["case_id"] for case in help_text("plan", "ids.yaml", "--json")["cases"]}
 
 
 def differences(old: Any, new: Any, at: str = "") -> list[str]:
@@ -165,9 +163,9 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         kept = [key for key in old if key in new]
         return missing + [line for key in kept for line in differences(old[key], new[key], f"{at}.{key}")]
     if isinstance(old, list) and isinstance(new, list):
-        if (by_name := named(old)) or (not old and named(new)):
+        if (by_name := named_outputs(old)) or (not old and named_outputs(new)):
             # what has a name of its own may get company, and the first of its kind may come
-            return differences(by_name, named(new), at)
+            return differences(by_name, named_outputs(new), at)
         if len(old) != len(new):
             return [f"{at}: {len(old)} items, now {len(new)}"]
         pairs = enumerate(zip(old, new, strict=True))
@@ -183,65 +181,65 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
     return [] if same else [f"{at}: {old!r}, now {new!r}"]
 
 
-def named(items: list[Any]) -> dict[str, Any]:
+def named_outputs(items: list[Any]) -> dict[str, Any]:
     """Strategies or options by name; empty if *items* are something else."""
     described = [item for item in items if isinstance(item, dict) and item.keys() & {"options", "doc"}]
     return {item["name"]: item for item in described} if len(described) == len(items) else {}
 
 
 @pytest.fixture(scope="module")
-def frozen() -> dict[str, Any]:
+def frozen_surface() -> dict[str, Any]:
     return json.loads((FROZEN / "surface.json").read_text())
 
 
-def test_every_command_keeps_its_flags(frozen: dict[str, Any]) -> None:
-    assert differences(frozen["commands"], commands()) == []
+def test_every_command_keeps_its_flags(frozen_surface):
+    assert differences(frozen_surface["commands"], commands()) == []
 
 
-def test_pytest_keeps_its_flags(frozen: dict[str, Any]) -> None:
-    assert differences(frozen["pytest"], pytest_flags()) == []
+def test_pytest_keeps_its_flags(frozen_surface):
+    assert differences(frozen_surface["pytest"], pytest_flags()) == []
 
 
-def test_exit_codes_stay(frozen: dict[str, Any]) -> None:
-    assert exit_codes() == frozen["exit_codes"]
+def test_exit_codes_stay(frozen_surface):
+    assert exit_codes() == frozen_surface["exit_codes"]
 
 
-def test_what_a_stored_run_says_as_json_stays(frozen: dict[str, Any]) -> None:
-    assert differences(frozen["outputs"], outputs()) == []
+def test_what_a_stored_run_says_as_json_stays(frozen_surface):
+    assert differences(frozen_surface["outputs"], outputs()) == []
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_of_a_suite_keeps_its_keys(section: str, frozen: dict[str, Any], tmp_path: Path) -> None:
-    assert set(frozen["suite_keys"][section]) <= set(suite_keys(section, tmp_path))
+def test_a_section_of_a_suite_keeps_its_keys(section, frozen_surface, tmp_path):
+    assert set(frozen_surface["suite_keys"][section]) <= set(suite_keys(section, tmp_path))
 
 
-def test_sql_keeps_its_tables_columns_and_rows(frozen: dict[str, Any]) -> None:
-    assert differences(frozen["tables"], tables()) == []
-    assert differences(frozen["row_counts"], row_counts(frozen["row_counts"])) == []
+def test_sql_keeps_its_tables_columns_and_rows(frozen_surface):
+    assert differences(frozen_surface["tables"], tables()) == []
+    assert differences(frozen_surface["row_counts"], row_counts(frozen_surface["row_counts"])) == []
 
 
-def test_ids_of_cases_stay(frozen: dict[str, Any]) -> None:
-    assert differences(frozen["ids"], ids()) == []
+def test_ids_of_cases_stay(frozen_surface):
+    assert differences(frozen_surface["ids"], ids()) == []
 
 
-def test_the_schema_of_a_gates_result_stays() -> None:
+def test_the_schema_of_a_gates_result_stays():
     now = json.loads(resources.files("distbench.gate").joinpath("result.schema.json").read_text())
     assert differences(json.loads((FROZEN / "gate.schema.json").read_text()), now) == []
 
 
 @pytest.mark.parametrize("view", ["time", "memory", "equivalence", "convergence", "checkpoint"])
-def test_every_view_of_the_stored_run_has_a_row_for_its_case(view: str) -> None:
+def test_every_view_of_the_stored_run_has_a_row_for_its_case(view):
     done = call("show", str(RUN), "--view", view)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ddp\b", done.stdout, re.MULTILINE) and "ws2/" in done.stdout
 
 
-def test_plugins_are_found_where_the_variable_says() -> None:
+def test_plugins_are_found_where_the_variable_says():
     done = call_outside("list", "strategies", "--json", DISTBENCH_PLUGINS=str(HERE / "plugins"))
     assert "sleepy" in done.stdout
 
 
-def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
+def test_the_parent_never_imports_torch(tmp_path):
     """A torch that refuses to be imported stands first on the path."""
     for name in ("torch", "deepspeed"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was imported by the parent')\n")
@@ -271,7 +269,7 @@ def test_the_parent_never_imports_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path: Path) -> None:
+def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path):
     suite = RUN / "suite.yaml"
     # the weights of its day, so that these are the same cases
     keys = ("--set", "initial_weights=exact", "--only", "single/ws1*")
@@ -288,7 +286,7 @@ def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path: Path) -
     assert set(json.loads((RUN / "run.json").read_text())) <= set(json.loads((run / "run.json").read_text()))
 
 
-def surface(folder: Path) -> dict[str, Any]:
+def current_surface(folder: Path) -> dict[str, Any]:
     return {
         "commands": commands(),
         "pytest": pytest_flags(),
@@ -305,4 +303,4 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(surface(Path(folder)), indent=1))  # noqa: T201
+        print(json.dumps(current_surface(Path(folder)), indent=1))  # noqa: T201

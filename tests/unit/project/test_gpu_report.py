@@ -1,7 +1,5 @@
 """The checks of tests/gpu can be collected anywhere, and their report says what became of each."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -54,7 +52,7 @@ def test_comes_too_late():
 """
 
 
-def test_every_check_is_collected_and_refused_without_a_gpu(tmp_path: Path) -> None:
+def test_every_check_is_collected_and_refused_without_a_gpu(tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -74,9 +72,7 @@ def test_every_check_is_collected_and_refused_without_a_gpu(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir()), "what an earlier run has left stays"
 
 
-def test_the_report_of_a_killed_run_says_what_became_of_each_check(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_of_a_killed_run_says_what_became_of_each_check(pytester, monkeypatch):
     pytester.makepyfile(test_checks=CHECKS)
     monkeypatch.setenv("PYTHONPATH", str(GPU.parent), prepend=os.pathsep)
     monkeypatch.setenv("DISTBENCH_REHEARSAL", "1")

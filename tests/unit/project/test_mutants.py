@@ -1,7 +1,5 @@
 """The bugs that ``tox -e mutants`` plants: a change of code may not quietly take one away."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -15,12 +13,12 @@ WORDS = {"k", "and", "or", "not"}
 RUN = ROOT / "tests" / "mutants" / "run.py"
 
 
-def test_every_bug_can_still_be_planted() -> None:
+def test_every_bug_can_still_be_planted():
     done = subprocess.run([sys.executable, RUN, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_tests_that_should_see_a_bug_are_still_there() -> None:
+def test_the_tests_that_should_see_a_bug_are_still_there():
     lost = []
     for mutant in MUTANTS:
         text = "".join((ROOT / each).read_text() for each in mutant.tests if each.endswith(".py"))

@@ -1,7 +1,5 @@
 """Rules for names and for first lines of docstrings, as data (docs/glossary.md, CONTRIBUTING.md)."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict
@@ -42,7 +40,7 @@ def first_lines() -> Iterator[tuple[str, str, str]]:
                     yield file, getattr(node, "name", "module"), lines[0]
 
 
-def test_a_public_class_name_has_one_meaning() -> None:
+def test_a_public_class_name_has_one_meaning():
     where = defaultdict(list)
     for file, name in classes():
         where[name].append(file)
@@ -50,18 +48,18 @@ def test_a_public_class_name_has_one_meaning() -> None:
     assert {name: files for name, files in where.items() if len(files) > 1} == {}
 
 
-def test_a_class_is_named_by_what_it_is() -> None:
+def test_a_class_is_named_by_what_it_is():
     participles = {name for _, name in classes() if re.fullmatch(r"[A-Z][a-z]+(ed|ing)", name)}
     assert participles - NOUN_CLASSES == set()
 
 
-def test_a_module_is_named_by_a_noun() -> None:
+def test_a_module_is_named_by_a_noun():
     modules = {Path(file).stem for file in trees()}
     gerunds = {name for name in modules if re.search(r"(ed|ing)$", name) and not name.startswith("_")}
     assert gerunds - NOUN_MODULES == set()
 
 
-def test_the_first_line_of_a_docstring_says_what_a_thing_is_or_does() -> None:
+def test_the_first_line_of_a_docstring_says_what_a_thing_is_or_does():
     lines = [*first_lines()]
     assert len(lines) > 3000
     assert [(file, name, line) for file, name, line in lines if RIDDLES.match(line)] == []

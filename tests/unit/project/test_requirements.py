@@ -1,7 +1,5 @@
 """What CI installs: the versions of ``constraints.txt`` with hashes, and none that nothing needs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -19,7 +17,7 @@ def pins(file: Path) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
 
 
-def test_what_is_pinned_is_needed_and_what_is_needed_is_pinned() -> None:
+def test_what_is_pinned_is_needed_and_what_is_needed_is_pinned():
     locked = {name: version for file in LOCKS for name, version in pins(file).items()}
     pinned = pins(ROOT / "constraints.txt")
     assert {name: version for name, version in pinned.items() if name not in UNHASHED} == locked
@@ -27,7 +25,7 @@ def test_what_is_pinned_is_needed_and_what_is_needed_is_pinned() -> None:
 
 
 @pytest.mark.parametrize("file", LOCKS, ids=lambda file: file.stem)
-def test_every_pin_of_a_lock_has_hashes_and_says_who_needs_it(file: Path) -> None:
+def test_every_pin_of_a_lock_has_hashes_and_says_who_needs_it(file):
     entries = re.split(r"^(?=[a-z0-9])", file.read_text(), flags=re.MULTILINE)[1:]
     assert len(entries) == len(pins(file)) > 3
     for entry in entries:

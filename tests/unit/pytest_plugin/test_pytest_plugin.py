@@ -4,8 +4,6 @@ pytester forgets what is imported while one of its tests runs, and the extension
 be loaded twice: such a test reads JSON, and calls the command line in a process of its own.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -29,15 +27,16 @@ from distbench.record.run_folder import Run
 from distbench.system.machine import cache_folder
 from support.leftover_processes import alive
 from support.pretended_suites import held_by
-from support.records import COLUMNS, case, failed, info, measured
+from support.records import COLUMNS, case, failed, measured, stored_run
 from support.runs import MODELS, QUICK, call_outside
+from support.suites import SuiteText
 
 HERE = Path(__file__).parents[2]
 PLUGIN = "distbench.pytest_plugin"
 CACHE = cache_folder()
 """Where C++ ops lie; pytester gives a pytest another home."""
 
-SUITE = """
+SUITE = SuiteText("""
 name: tiny
 workload: {transformer: {preset: tiny, seq_len: 64}}
 data: text
@@ -47,14 +46,12 @@ measure: {steps: 4, trials: 2}
 metrics: [steptime, throughput]
 launcher: {pretend: {log: LOG}}
 strategies: [{pretended: {does: [works, also-works]}}]
-"""
+""")
 WORKS, ALSO_WORKS = "pretended/ws1/mb8/fp32", "pretended+also-works/ws1/mb8/fp32"
-
-Pytest = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Pytest:
+def run(pytester, monkeypatch):
     """Run pytest with the plugin in a folder that has the suite tiny.yaml."""
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(HERE / "plugins"))
     monkeypatch.setenv("PYTHONPATH", str(MODELS), prepend=os.pathsep)
@@ -92,11 +89,11 @@ def statuses(run: Run) -> list[str]:
     return [record["status"] for record in records(run)]
 
 
-def told(pytester: pytest.Pytester) -> list[str]:
+def pytest_output(pytester: pytest.Pytester) -> list[str]:
     return (pytester.path / "told.txt").read_text().splitlines()
 
 
-def test_a_suite_gives_a_test_for_each_case_and_one_run(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_a_suite_gives_a_test_for_each_case_and_one_run(run, pytester):
     done = run("tiny.yaml", "-v")
     done.assert_outcomes(passed=2)
     done.stdout.fnmatch_lines([f"tiny.yaml::{WORKS} PASSED*", f"tiny.yaml::{ALSO_WORKS} PASSED*"])
@@ -107,31 +104,25 @@ def test_a_suite_gives_a_test_for_each_case_and_one_run(run: Pytest, pytester: p
     done.stdout.fnmatch_lines(["*distbench: tiny*", f"report: {made.folder}/report.html"])
 
 
-def test_the_tests_of_a_suite_share_one_session_and_one_preparation(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_the_tests_of_a_suite_share_one_session_and_one_preparation(run, pytester):
     run("tiny.yaml").assert_outcomes(passed=2)
     trials = [f"trial {label} {i}" for label in ("pretended", "pretended+also-works") for i in (0, 1)]
-    assert told(pytester) == ["open", "prepare", *trials, "close"]
+    assert pytest_output(pytester) == ["open", "prepare", *trials, "close"]
 
 
-def test_only_the_chosen_tests_are_run_and_the_run_knows_no_others(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_only_the_chosen_tests_are_run_and_the_run_knows_no_others(run, pytester):
     run("tiny.yaml", "-k", "also-works").assert_outcomes(passed=1, deselected=1)
     made = only_run(pytester)
     assert [item.case.label for item in made.info().cases] == ["pretended+also-works"]
     assert made.info().suite["measure"]["order"] == "sequential"
     # what resumes the run plans the same
-    before = told(pytester)
+    before = pytest_output(pytester)
     done = call_outside("run", "--resume", str(made.folder))
     assert done.returncode == 0, done.stderr
-    assert told(pytester) == [*before, "open", "close"]
+    assert pytest_output(pytester) == [*before, "open", "close"]
 
 
-def test_what_is_named_and_no_suite_is_looked_at_without_leaving_it_open_or_waiting(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_what_is_named_and_no_suite_is_looked_at_without_leaving_it_open_or_waiting(run, pytester):
     (pytester.path / "other.yaml").write_text("batch: a bread\n")
     os.mkfifo(pytester.path / "pipe.yaml")
     for name in ("other.yaml", "pipe.yaml"):
@@ -141,20 +132,20 @@ def test_what_is_named_and_no_suite_is_looked_at_without_leaving_it_open_or_wait
         done.stderr.no_fnmatch_line("*ResourceWarning*")
 
 
-def test_a_test_is_chosen_by_its_id(run: Pytest) -> None:
+def test_a_test_is_chosen_by_its_id(run):
     done = run(f"tiny.yaml::{ALSO_WORKS}", "-v")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines([f"tiny.yaml::{ALSO_WORKS} PASSED*"])
 
 
-def test_what_was_not_run_after_a_failure_can_be_resumed(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_what_was_not_run_after_a_failure_can_be_resumed(run, pytester):
     changed(pytester, "[works, also-works]", "[raises, works]")
     changed(pytester, "world_sizes: [1]", "world_sizes: [2]")
     run("tiny.yaml", "-x").assert_outcomes(failed=1)
     assert only_run(pytester).info().state == "interrupted"
 
 
-def test_the_options_change_the_suite(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_the_options_change_the_suite(run, pytester):
     changes = ["--distbench-set", "measure.steps=7", "--distbench-set=measure.trials=1"]
     done = run(
         "tiny.yaml",
@@ -170,15 +161,13 @@ def test_the_options_change_the_suite(run: Pytest, pytester: pytest.Pytester) ->
     assert suite["world_sizes"] == [1, 2]
 
 
-def test_world_sizes_that_are_no_numbers_are_refused(run: Pytest) -> None:
+def test_world_sizes_that_are_no_numbers_are_refused(run):
     done = run("tiny.yaml", "--distbench-world-sizes=one")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*'one': expected whole numbers, as in 1,2,4*"])
 
 
-def test_folders_are_searched_for_the_suites_that_the_ini_file_names_only(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_folders_are_searched_for_the_suites_that_the_ini_file_names_only(run, pytester):
     (pytester.path / "suites").mkdir()
     (pytester.path / "suites" / "one.yaml").write_text(SUITE)
     assert run().ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -188,16 +177,14 @@ def test_folders_are_searched_for_the_suites_that_the_ini_file_names_only(
     done.stdout.no_fnmatch_line("tiny.yaml*")
 
 
-def test_foreign_yaml_is_left_alone(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_foreign_yaml_is_left_alone(run, pytester):
     (pytester.path / "deploy.yaml").write_text("strategies: [rolling]\nservices: {web: {batch: 3}}\n")
     done = run("deploy.yaml")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*not found: *deploy.yaml*"])
 
 
-def test_a_mistaken_suite_is_an_error_with_a_line_for_each_mistake(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_a_mistaken_suite_is_an_error_with_a_line_for_each_mistake(run, pytester):
     changed(pytester, "steps: 4", "stepz: 4")
     changed(pytester, "global_batch_size: 8", "global_batch_size: none")
     done = run("tiny.yaml")
@@ -209,16 +196,14 @@ def test_a_mistaken_suite_is_an_error_with_a_line_for_each_mistake(
     assert "pytest_plugin" not in done.stdout.str()
 
 
-def test_a_suite_that_is_no_yaml_yet_is_told(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_a_suite_that_is_no_yaml_yet_is_told(run, pytester):
     changed(pytester, "data: text", "data: text: text")
     done = run("tiny.yaml")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["tiny.yaml:4: not YAML: *"])
 
 
-def test_a_case_that_can_not_run_here_is_skipped_with_the_reason(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_a_case_that_can_not_run_here_is_skipped_with_the_reason(run, pytester):
     changed(pytester, "[works, also-works]", "[lacks, works]")
     done = run("tiny.yaml", "-rs")
     done.assert_outcomes(skipped=1, passed=1)
@@ -226,15 +211,13 @@ def test_a_case_that_can_not_run_here_is_skipped_with_the_reason(
     assert sorted(statuses(only_run(pytester))) == ["measured", "measured", "unsupported"]
 
 
-def test_a_suite_of_which_nothing_can_run_starts_nothing(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_a_suite_of_which_nothing_can_run_starts_nothing(run, pytester):
     changed(pytester, "[works, also-works]", "lacks")
     run("tiny.yaml").assert_outcomes(skipped=1)
     assert not (pytester.path / "reports").exists()
 
 
-def test_a_failed_trial_fails_its_test_with_the_reason_the_rank_and_its_log(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_a_failed_trial_fails_its_test_with_the_reason_the_rank_and_its_log(run, pytester):
     changed(pytester, "[works, also-works]", "[raises, works]")
     changed(pytester, "world_sizes: [1]", "world_sizes: [2]")
     done = run("tiny.yaml", "--junitxml=junit.xml")
@@ -255,9 +238,7 @@ def test_a_failed_trial_fails_its_test_with_the_reason_the_rank_and_its_log(
     assert "a pretended failure" in failure.attrib["message"]
 
 
-def test_a_folder_that_can_not_be_made_is_told_without_a_traceback(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_a_folder_that_can_not_be_made_is_told_without_a_traceback(run, pytester):
     (pytester.path / "taken").write_text("")
     done = run("tiny.yaml", "--distbench-out=taken")
     done.assert_outcomes(errors=2)
@@ -265,7 +246,7 @@ def test_a_folder_that_can_not_be_made_is_told_without_a_traceback(
     assert "pytest_plugin" not in done.stdout.str()
 
 
-def test_numbers_stand_in_junit_xml(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_numbers_stand_in_junit_xml(run, pytester):
     run("tiny.yaml", "--junitxml=junit.xml", "-k", f"not {ALSO_WORKS}")
     found = {
         each.attrib["name"]: each.attrib["value"] for each in ElementTree.parse("junit.xml").iter("property")
@@ -273,7 +254,7 @@ def test_numbers_stand_in_junit_xml(run: Pytest, pytester: pytest.Pytester) -> N
     assert float(found["step_s"]) == pytest.approx(0.1005)
 
 
-def test_tests_of_the_project_run_in_between(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_tests_of_the_project_run_in_between(run, pytester):
     """Tests may be put into any order; the run goes on where it was, in a session of its own."""
     pytester.makepyfile("def test_something(): pass")
     pytester.makeconftest(
@@ -282,11 +263,11 @@ def test_tests_of_the_project_run_in_between(run: Pytest, pytester: pytest.Pytes
     done = run("tiny.yaml", "test_tests_of_the_project_run_in_between.py", "-v")
     done.assert_outcomes(passed=3)
     assert only_run(pytester).info().state == "finished"
-    assert told(pytester).count("open") == told(pytester).count("close") == 2
+    assert pytest_output(pytester).count("open") == pytest_output(pytester).count("close") == 2
     assert done.stdout.str().count("report: ") == 1
 
 
-def test_xdist_is_refused_for_suites_and_for_nothing_else(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_xdist_is_refused_for_suites_and_for_nothing_else(run, pytester):
     pytester.makeconftest("def pytest_configure(config): config.workerinput = {}")
     pytester.makepyfile(
         """
@@ -301,9 +282,7 @@ def test_xdist_is_refused_for_suites_and_for_nothing_else(run: Pytest, pytester:
     run("-k", "test_run").assert_outcomes(failed=1, deselected=1)
 
 
-def test_registered_twice_it_is_there_once(
-    run: Pytest, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registered_twice_it_is_there_once(run, pytester, monkeypatch):
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     entries = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]["entry-points"][
         "pytest11"
@@ -318,7 +297,7 @@ def test_registered_twice_it_is_there_once(
     pytester.runpytest_subprocess("tiny.yaml").assert_outcomes(passed=2)
 
 
-def test_pytest_starts_without_what_a_suite_needs(pytester: pytest.Pytester) -> None:
+def test_pytest_starts_without_what_a_suite_needs(pytester):
     program = (
         f"import sys, pytest; before = set(sys.modules); import {PLUGIN}; print(*set(sys.modules) - before)"
     )
@@ -327,9 +306,7 @@ def test_pytest_starts_without_what_a_suite_needs(pytester: pytest.Pytester) -> 
     assert set(done.stdout.str().split()) == {"distbench", PLUGIN}
 
 
-def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(run, pytester):
     hold = pytester.path / "hold"
     hold.write_text("hang")
     pytester.path.joinpath("held.yaml").write_text(held_by(str(hold)))
@@ -347,7 +324,7 @@ def test_the_time_limit_around_pytest_ends_it_after_the_trial_in_flight(
     assert (made.folder / "report.html").is_file()
 
 
-def test_ctrl_c_ends_the_trial_in_order_and_stops_pytest(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_ctrl_c_ends_the_trial_in_order_and_stops_pytest(run, pytester):
     changed(pytester, "[works, also-works]", "[works, hangs, also-works]")
     process = started("tiny.yaml")
     wait_for(lambda: "trial pretended+hangs 0" in (pytester.path / "told.txt").read_text(), process)
@@ -358,7 +335,7 @@ def test_ctrl_c_ends_the_trial_in_order_and_stops_pytest(run: Pytest, pytester: 
     assert made.info().state == "interrupted"
     assert statuses(made) == ["cancelled", "measured", "measured"]
     assert f"distbench run --resume {made.folder}" in shown
-    assert told(pytester)[-1] == "close"
+    assert pytest_output(pytester)[-1] == "close"
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -389,7 +366,7 @@ def benchmarks(file: Path) -> dict[str, dict[str, Any]]:
     return {each["fullname"]: each for each in json.loads(file.read_text())["benchmarks"]}
 
 
-def test_pytest_benchmark_gets_a_round_for_each_trial(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_pytest_benchmark_gets_a_round_for_each_trial(run, pytester):
     run("tiny.yaml", "--benchmark-json=a.json").assert_outcomes(passed=2)
     found = benchmarks(pytester.path / "a.json")[f"tiny::{WORKS}"]
     assert found["stats"]["data"] == pytest.approx([0.1, 0.101])
@@ -404,33 +381,31 @@ def test_pytest_benchmark_gets_a_round_for_each_trial(run: Pytest, pytester: pyt
     assert found["extra_info"]["absent"]["comm_bytes"] == "not measured"
 
 
-def test_its_commands_compare_two_runs(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_its_commands_compare_two_runs(run, pytester):
     run("tiny.yaml", "--benchmark-json=a.json", "-k", "also-works")
-    run("tiny.yaml", "--benchmark-json=b.json", "-k", "also-works", *slower(0.2))
+    run("tiny.yaml", "--benchmark-json=b.json", "-k", "also-works", *slow_down(0.2))
     shown = compare("compare", "a.json", "b.json", "--columns=mean,rounds")
     (first, second) = [line.split() for line in shown.splitlines() if line.startswith(ALSO_WORKS)]
     assert first[1:] == ["(a)", "100.5000", "(1.0)", "2"]
     assert second[1:] == ["(b)", "201.0000", "(2.00)", "2"]
 
 
-def slower(step_s: float) -> list[str]:
+def slow_down(step_s: float) -> list[str]:
     return ["--distbench-set", f"launcher.pretend.step_s={step_s}"]
 
 
-def test_compare_fail_stops_what_is_slower_and_passes_what_is_not(run: Pytest) -> None:
+def test_compare_fail_stops_what_is_slower_and_passes_what_is_not(run):
     asked = ["--benchmark-compare", "--benchmark-compare-fail=mean:5%"]
     assert run("tiny.yaml", "--benchmark-save=first").ret == 0
     assert run("tiny.yaml", *asked).ret == 0
-    assert run("tiny.yaml", *slower(0.104), *asked).ret == 0
-    done = run("tiny.yaml", *slower(0.106), *asked)
+    assert run("tiny.yaml", *slow_down(0.104), *asked).ret == 0
+    done = run("tiny.yaml", *slow_down(0.106), *asked)
     assert done.ret != 0
     done.stderr.fnmatch_lines(["Performance has regressed:", f"*{WORKS}*Field 'mean' has failed *: 6.0*"])
     done.stdout.fnmatch_lines(["report: *"])
 
 
-def test_a_disturbed_case_is_not_compared_and_no_comparison_passes_without_it(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_a_disturbed_case_is_not_compared_and_no_comparison_passes_without_it(run, pytester):
     changed(pytester, "[steptime, throughput]", "[steptime, band]")
     done = run("tiny.yaml", "--benchmark-json=a.json")
     done.assert_outcomes(passed=2, warnings=2)
@@ -452,25 +427,17 @@ def test_a_disturbed_case_is_not_compared_and_no_comparison_passes_without_it(
         ("-pno:benchmark", {"passed": 3}),
     ],
 )
-def test_cases_are_benchmarks(
-    run: Pytest, pytester: pytest.Pytester, option: str, outcome: dict[str, int]
-) -> None:
+def test_cases_are_benchmarks(run, pytester, option, outcome):
     test = pytester.makepyfile("def test_something(): pass")
     done = run("tiny.yaml", test, option)
     done.assert_outcomes(**outcome)
 
 
 def stored(folder: Path, *records: Record) -> Run:
-    cases = {record.case.id: record.case for record in records}
-    made = info(*cases.values())
-    suite = {"name": "tiny", "measure": {"steps": 4, "trials": 2}}
-    run = Run.create(folder, dataclasses.replace(made, suite=suite), "")
-    for record in records:
-        run.write_record(record)
-    return run
+    return stored_run(folder, *records, suite={"name": "tiny", "measure": {"steps": 4, "trials": 2}})
 
 
-def timed(of: Case, *seconds: float, degraded: str = "") -> list[Record]:
+def timed_records(of: Case, *seconds: float, degraded: str = "") -> list[Record]:
     columns = {
         **COLUMNS,
         "step_s": {"unit": "s", "better": "lower", "over_ranks": "max", "doc": "Time of a step."},
@@ -481,11 +448,11 @@ def timed(of: Case, *seconds: float, degraded: str = "") -> list[Record]:
     ]
 
 
-def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(tmp_path, capsys):
     ddp, dp, fsdp = case("ddp"), case("dp"), case("fsdp\x1b[31m")
-    run = stored(tmp_path, *timed(ddp, 0.3, 0.1), failed(dp), *timed(fsdp, 0.2, degraded="a band"))
+    run = stored(
+        tmp_path, *timed_records(ddp, 0.3, 0.1), failed(dp), *timed_records(fsdp, 0.2, degraded="a band")
+    )
     storage = tmp_path / "storage"
     assert main(["export", str(run.folder), "--to", "pytest-benchmark", "--into", str(storage)]) == 0
     said = capsys.readouterr()
@@ -503,22 +470,22 @@ def test_a_run_is_exported_into_a_storage_of_pytest_benchmark(
     assert line[-4:] == ["100.0000", "200.0000", "300.0000", "2"]
 
 
-def test_what_was_exported_is_not_exported_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = stored(tmp_path, *timed(case("ddp"), 0.1))
+def test_what_was_exported_is_not_exported_again(tmp_path, capsys):
+    run = stored(tmp_path, *timed_records(case("ddp"), 0.1))
     command = ["export", str(run.folder), "--to", "pytest-benchmark"]
     assert [main(command), main(command)] == [0, 2]
     assert "was exported before" in capsys.readouterr().err
     assert len(list(run.folder.glob("pytest-benchmark/*/*.json"))) == 1
 
 
-def test_a_run_without_times_exports_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_times_exports_nothing(tmp_path, capsys):
     run = stored(tmp_path, failed(case("ddp")))
     assert main(["export", str(run.folder), "--to", "pytest-benchmark"]) == 2
     assert "no case of this run has times" in capsys.readouterr().err
     assert not (run.folder / "pytest-benchmark").exists()
 
 
-def test_an_exported_run_is_a_baseline_for_pytest(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_an_exported_run_is_a_baseline_for_pytest(run, pytester):
     run("tiny.yaml").assert_outcomes(passed=2)
     folder = str(only_run(pytester).folder)
     done = call_outside(
@@ -527,12 +494,10 @@ def test_an_exported_run_is_a_baseline_for_pytest(run: Pytest, pytester: pytest.
     assert done.returncode == 0, done.stderr
     asked = ["--benchmark-compare=0001", "--benchmark-compare-fail=mean:5%"]
     assert run("tiny.yaml", *asked).ret == 0
-    assert run("tiny.yaml", *slower(0.2), *asked).ret != 0
+    assert run("tiny.yaml", *slow_down(0.2), *asked).ret != 0
 
 
-def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
-    run: Pytest, pytester: pytest.Pytester
-) -> None:
+def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(run, pytester):
     test = pytester.makepyfile(
         """
         import pytest
@@ -563,12 +528,12 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(
     )
     done = run(test)
     done.assert_outcomes(passed=3)
-    assert told(pytester).count("open") == 2
+    assert pytest_output(pytester).count("open") == 2
     assert not (pytester.path / "reports").exists()
 
 
 @pytest.mark.train
-def test_real_ranks_are_measured_and_checked(run: Pytest, pytester: pytest.Pytester) -> None:
+def test_real_ranks_are_measured_and_checked(run, pytester):
     pytester.path.joinpath("quick.yaml").write_text(QUICK + "strategies: [ddp, {planted: {bug: summed}}]\n")
     done = run(
         "quick.yaml", "--distbench-check", "--distbench-set=check.steps=4", "--distbench-set=device=cpu"
@@ -584,9 +549,7 @@ def test_real_ranks_are_measured_and_checked(run: Pytest, pytester: pytest.Pytes
 
 @pytest.mark.train
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_pytest_leaves_no_rank(
-    run: Pytest, pytester: pytest.Pytester, number: signal.Signals
-) -> None:
+def test_a_stopped_pytest_leaves_no_rank(run, pytester, number):
     pytester.path.joinpath("quick.yaml").write_text(QUICK + "strategies: [ddp]\n")
     process = started("quick.yaml", "--distbench-set=measure.steps=100000")
     reports = pytester.path / "reports"

@@ -1,7 +1,5 @@
 """One damaged file loses one trial: the others are shown, compared, queried, gated against and resumed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -14,7 +12,6 @@ from distbench.core.errors import UsageError
 from distbench.record import FORMAT_VERSION, parquet
 from distbench.record.run_folder import Run
 from distbench.record.verification import quarantine_trial
-from support.fault_table import Drill
 from support.fuzzing import describe
 from support.pretended_suites import SUITE
 from support.runs import call
@@ -24,7 +21,7 @@ FIRST, ALONE = "pretended-ws1", "pretended+also-works"
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def intact_run(tmp_path_factory) -> Path:
     """Folder with one run of three trials of each of two cases."""
     folder = tmp_path_factory.mktemp("pristine")
     (folder / "suite.yaml").write_text(SUITE)
@@ -34,8 +31,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(pristine: Path, tmp_path: Path) -> Run:
-    (folder,) = (file.parent for file in pristine.glob("*/run.json"))
+def run(intact_run, tmp_path) -> Run:
+    (folder,) = (file.parent for file in intact_run.glob("*/run.json"))
     return Run(Path(shutil.copytree(folder, tmp_path / "runs" / folder.name)))
 
 
@@ -44,46 +41,48 @@ def trial(run: Run, label: str = FIRST, round_: int = 1) -> Path:
     return folder
 
 
-def cut(file: Path) -> None:
+def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def flip(file: Path) -> None:
+def flip_byte(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(bytes(content))
 
 
-def replaced(content: bytes) -> Callable[[Path], object]:
+def replace_content(content: bytes) -> Callable[[Path], object]:
     return lambda file: file.write_bytes(content)
 
 
-def later_format(file: Path) -> None:
+def with_newer_format(file: Path) -> None:
     file.write_text(
         file.read_text().replace(f'"format": {FORMAT_VERSION}', f'"format": {FORMAT_VERSION + 1}', 1)
     )
 
 
-def linked(file: Path) -> None:
+def replace_by_link(file: Path) -> None:
     file.unlink()
     file.symlink_to("nowhere")
 
 
-HARM = [
-    pytest.param("record.json", cut, marks=pytest.mark.drill("a record is cut short")),
-    pytest.param("record.json", replaced(b""), marks=pytest.mark.drill("a record is empty")),
-    pytest.param("record.json", replaced(b"[" * 9999), marks=pytest.mark.drill("a record nests too deeply")),
-    pytest.param("record.json", replaced(b"\xff\xfe"), marks=pytest.mark.drill("a record is not UTF-8")),
-    pytest.param("samples.parquet", flip, marks=pytest.mark.drill("a byte of the samples is flipped")),
+DAMAGES = [
+    pytest.param("record.json", truncate, marks=pytest.mark.drill("a record is cut short")),
+    pytest.param("record.json", replace_content(b""), marks=pytest.mark.drill("a record is empty")),
+    pytest.param(
+        "record.json", replace_content(b"[" * 9999), marks=pytest.mark.drill("a record nests too deeply")
+    ),
+    pytest.param(
+        "record.json", replace_content(b"\xff\xfe"), marks=pytest.mark.drill("a record is not UTF-8")
+    ),
+    pytest.param("samples.parquet", flip_byte, marks=pytest.mark.drill("a byte of the samples is flipped")),
     pytest.param("samples.parquet", Path.unlink, marks=pytest.mark.drill("the samples are missing")),
 ]
 TITLES = ["cut", "empty", "deep", "not text", "flipped", "missing"]
 
 
-@pytest.mark.parametrize(("name", "harm"), HARM, ids=TITLES)
-def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(
-    run: Run, drill: Drill, name: str, harm: Callable[[Path], object]
-) -> None:
+@pytest.mark.parametrize(("name", "harm"), DAMAGES, ids=TITLES)
+def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(run, drill, name, harm):
     harm(trial(run) / name)
     shown = call("show", str(run.folder), "--json")
     drill.seen(shown.stderr)
@@ -110,7 +109,7 @@ def test_a_damaged_file_loses_one_trial_until_it_is_measured_again(
     assert call("check", str(run.folder)).returncode == 0
 
 
-def reading(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
+def reading_commands(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
     """Each command that reads a run, and what it is given."""
     folder = str(run.folder)
     return {
@@ -126,12 +125,10 @@ def reading(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.drill("every command that reads a run, with a damaged record in it")
-def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
-    run: Run, pristine: Path, drill: Drill
-) -> None:
-    flip(trial(run) / "samples.parquet")
-    (other,) = (Run(file.parent) for file in pristine.glob("*/run.json"))
-    for command, arguments in reading(run, other).items():
+def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(run, intact_run, drill):
+    flip_byte(trial(run) / "samples.parquet")
+    (other,) = (Run(file.parent) for file in intact_run.glob("*/run.json"))
+    for command, arguments in reading_commands(run, other).items():
         done = call(*command.split()[:1], *arguments)
         named = trial(run).relative_to(run.folder).as_posix()
         assert f"{named}/samples.parquet: corrupt" in done.stderr, (command, done)
@@ -140,21 +137,17 @@ def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(
     drill.seen(done.stderr)
 
 
-WRONG = {
-    "other columns": {"x": [1]},
-    "numbers as texts": {"phase": ["backward"], "rank": ["zero"]},
-}
+WRONG_CONTENT = {"other columns": {"x": [1]}, "numbers as texts": {"phase": ["backward"], "rank": ["zero"]}}
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(w, marks=pytest.mark.drill(f"a table with its checksum, but {w}")) for w in WRONG]
+    "what",
+    [pytest.param(w, marks=pytest.mark.drill(f"a table with its checksum, but {w}")) for w in WRONG_CONTENT],
 )
-def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
-    tmp_path: Path, drill: Drill, what: str
-) -> None:
+def test_a_table_of_other_content_than_its_record_says_loses_one_trial(tmp_path, drill, what):
     folder = Path(shutil.copytree(FROZEN, tmp_path / "run"))
     file = sorted(folder.glob("trials/ddp-*/0/memory.parquet"))[0]
-    parquet.write(file, WRONG[what], {})
+    parquet.write(file, WRONG_CONTENT[what], {})
     describe(file)
     named = file.relative_to(folder).as_posix()
     done = call("show", str(folder), "--view", "memory")
@@ -173,9 +166,9 @@ def test_a_table_of_other_content_than_its_record_says_loses_one_trial(
     assert "set aside: damaged/" in call("check", str(folder), "--repair").stdout
 
 
-def test_programs_are_told_what_is_damaged(run: Run, pristine: Path) -> None:
-    flip(trial(run) / "samples.parquet")
-    (other,) = (str(file.parent) for file in pristine.glob("*/run.json"))
+def test_programs_are_told_what_is_damaged(run, intact_run):
+    flip_byte(trial(run) / "samples.parquet")
+    (other,) = (str(file.parent) for file in intact_run.glob("*/run.json"))
     folder, out = str(run.folder), str(run.folder.parent)
     named = trial(run).relative_to(run.folder).as_posix()
 
@@ -192,18 +185,18 @@ def test_programs_are_told_what_is_damaged(run: Run, pristine: Path) -> None:
     assert told("query", "select trials, damaged from runs", folder) == [{"trials": 5, "damaged": 1}]
 
 
-def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path: Path) -> None:
+def test_a_case_of_a_run_with_a_damaged_trial_is_adopted_with_a_warning(tmp_path):
     run = Run(Path(shutil.copytree(FROZEN, tmp_path / "run")))
     file = sorted(run.folder.glob("trials/single-*/*/record.json"))[0]
-    cut(file)
+    truncate(file)
     done = call("adopt", str(run.folder), "ddp", "--as", "torch", "--json")
     (warning,) = (each for each in json.loads(done.stdout)["warnings"] if "damaged" in each)
     assert str(file.relative_to(run.folder)) in warning and warning in done.stderr
 
 
 @pytest.mark.drill("history over a run with a damaged record")
-def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) -> None:
-    flip(trial(run) / "samples.parquet")
+def test_a_history_has_the_run_with_what_is_sound_of_it(run, drill):
+    flip_byte(trial(run) / "samples.parquet")
     done = call("history", str(run.folder.parent), "--json")
     drill.seen(done.stderr)
     assert f"1 trial is damaged and skipped: {trial(run).relative_to(run.folder)}" in done.stderr
@@ -215,10 +208,8 @@ def test_a_history_has_the_run_with_what_is_sound_of_it(run: Run, drill: Drill) 
 
 
 @pytest.mark.drill("gate --baseline RUN, with a damaged record in it")
-def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so(
-    run: Run, tmp_path: Path, drill: Drill
-) -> None:
-    cut(trial(run) / "record.json")
+def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so(run, tmp_path, drill):
+    truncate(trial(run) / "record.json")
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"), "--json", "--quiet")
     done = call("gate", str(tmp_path / "suite.yaml"), *words)
@@ -231,9 +222,9 @@ def test_a_baseline_with_a_damaged_trial_is_compared_with_and_the_result_says_so
     assert any(note.startswith("baseline: 1 trial is damaged") for note in result["notes"])
 
 
-def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> None:
+def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run):
     for round_ in range(3):
-        cut(trial(run, ALONE, round_) / "record.json")
+        truncate(trial(run, ALONE, round_) / "record.json")
     shown = json.loads(call("show", str(run.folder), "--json").stdout)["cases"][1]
     assert shown["status"] == "damaged"
     assert "record.json: corrupt" in shown["reason"]
@@ -241,8 +232,8 @@ def test_a_case_without_a_sound_trial_is_damaged_and_not_pending(run: Run) -> No
     assert call("report", str(run.folder)).returncode == 0
 
 
-def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run) -> None:
-    later_format(trial(run) / "record.json")
+def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run):
+    with_newer_format(trial(run) / "record.json")
     assert "1 trial is of another format and skipped" in call("show", str(run.folder)).stderr
     repaired = call("check", str(run.folder), "--repair")
     assert repaired.returncode == 1
@@ -251,10 +242,10 @@ def test_a_record_of_a_later_version_is_left_out_and_stays_where_it_is(run: Run)
 
 
 @pytest.mark.drill("distbench check of a folder with all sorts of damage")
-def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None:
-    flip(trial(run, round_=0) / "samples.parquet")
+def test_check_names_each_file_that_is_not_sound(run, drill):
+    flip_byte(trial(run, round_=0) / "samples.parquet")
     (trial(run, round_=1) / "samples.parquet").unlink()
-    linked(trial(run, round_=2) / "record.json")
+    replace_by_link(trial(run, round_=2) / "record.json")
     (trial(run, ALONE, 0) / "record.json").unlink()
     (trial(run, ALONE, 1) / "mine.parquet").touch()
     (run.folder / "notes.txt").touch()
@@ -278,7 +269,7 @@ def test_check_names_each_file_that_is_not_sound(run: Run, drill: Drill) -> None
     assert "To measure them again, first run: distbench check" in told.stdout
 
 
-def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:
+def test_a_sound_run_has_nothing_to_repair(run, intact_run):
     before = sorted(run.folder.rglob("*"))
     done = call("check", str(run.folder), "--repair")
     assert done.returncode == 0, done.stdout
@@ -286,11 +277,9 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, pristine: Path) -> None:
     assert run.info().state == "finished"
 
 
-@pytest.mark.parametrize("harm", [cut, Path.unlink, linked], ids=["cut", "missing", "linked"])
+@pytest.mark.parametrize("harm", [truncate, Path.unlink, replace_by_link], ids=["cut", "missing", "linked"])
 @pytest.mark.drill("run.json is damaged")
-def test_a_run_without_its_description_is_shown_as_its_records_tell(
-    run: Run, drill: Drill, harm: Callable[[Path], object]
-) -> None:
+def test_a_run_without_its_description_is_shown_as_its_records_tell(run, drill, harm):
     before = json.loads(call("show", str(run.folder), "--json").stdout)
     harm(run.folder / "run.json")
     shown = call("show", str(run.folder), "--json")
@@ -304,10 +293,10 @@ def test_a_run_without_its_description_is_shown_as_its_records_tell(
     assert sorted(now["cases"], key=str) == sorted(before["cases"], key=str)
 
 
-def test_every_command_reads_a_run_without_its_description(run: Run, pristine: Path) -> None:
-    cut(run.folder / "run.json")
-    (other,) = (Run(file.parent) for file in pristine.glob("*/run.json"))
-    for command, arguments in reading(run, other).items():
+def test_every_command_reads_a_run_without_its_description(run, intact_run):
+    truncate(run.folder / "run.json")
+    (other,) = (Run(file.parent) for file in intact_run.glob("*/run.json"))
+    for command, arguments in reading_commands(run, other).items():
         done = call(*command.split()[:1], *arguments)
         assert "run.json: corrupt" in done.stderr, (command, done)
         # how many steps a trial had is not in the records
@@ -316,9 +305,9 @@ def test_every_command_reads_a_run_without_its_description(run: Run, pristine: P
 
 
 @pytest.mark.drill("run.json is damaged, and the run is resumed")
-def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill: Drill) -> None:
+def test_a_run_without_its_description_is_resumed_after_a_repair(run, drill):
     shutil.rmtree(trial(run))
-    cut(run.folder / "run.json")
+    truncate(run.folder / "run.json")
     refused = call("run", "--resume", str(run.folder))
     drill.seen(refused.stderr)
     assert (refused.returncode, f"distbench check {run.folder} --repair" in refused.stderr) == (2, True)
@@ -332,8 +321,8 @@ def test_a_run_without_its_description_is_resumed_after_a_repair(run: Run, drill
     assert call("check", str(run.folder)).returncode == 0
 
 
-def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: Run) -> None:
-    cut(run.folder / "run.json")
+def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run):
+    truncate(run.folder / "run.json")
     (run.folder / "suite.yaml").write_text(SUITE.replace("global_batch_size: 8", "global_batch_size: 4"))
     done = call("check", str(run.folder), "--repair")
     assert (done.returncode, "suite.yaml has no case" in done.stderr) == (1, True)
@@ -341,8 +330,8 @@ def test_a_run_whose_suite_the_command_line_had_changed_is_not_made_again(run: R
     assert call("show", str(run.folder)).returncode == 0
 
 
-def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
-    cut(trial(run) / "record.json")
+def test_nothing_is_repaired_while_the_run_is_running(run):
+    truncate(trial(run) / "record.json")
     with run.hold_lock():
         refused = call("check", str(run.folder), "--repair")
     assert refused.returncode == 2 and "in use by process" in refused.stderr
@@ -351,7 +340,7 @@ def test_nothing_is_repaired_while_the_run_is_running(run: Run) -> None:
 
 @pytest.mark.drill("a link that has trials set aside out of the run's folder")
 @pytest.mark.parametrize("place", ["damaged", "trials"])
-def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Path, place: str) -> None:
+def test_what_is_set_aside_stays_in_the_folder_of_the_run(run, tmp_path, place):
     elsewhere = tmp_path / "elsewhere"
     if place == "trials":
         (run.folder / "trials").rename(elsewhere)
@@ -365,29 +354,27 @@ def test_what_is_set_aside_stays_in_the_folder_of_the_run(run: Run, tmp_path: Pa
     assert sorted(elsewhere.rglob("*")) == before
 
 
-def test_what_was_set_aside_before_is_not_overwritten(run: Run) -> None:
+def test_what_was_set_aside_before_is_not_overwritten(run):
     for times in (1, 2):
-        cut(trial(run) / "record.json")
+        truncate(trial(run) / "record.json")
         assert call("check", str(run.folder), "--repair").returncode == 0
         assert len(list((run.folder / "damaged").iterdir())) == times
         assert call("run", "--resume", str(run.folder), "--quiet").returncode == 0
 
 
-def test_a_report_says_what_it_leaves_out(run: Run) -> None:
-    flip(trial(run) / "samples.parquet")
+def test_a_report_says_what_it_leaves_out(run):
+    flip_byte(trial(run) / "samples.parquet")
     call("report", str(run.folder))
     assert "1 trial is damaged and skipped: " in (run.folder / "report.html").read_text()
 
 
 @pytest.mark.drill("gate --resume, with a damaged record in an arm")
-def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
-    tmp_path: Path, drill: Drill
-) -> None:
+def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(tmp_path, drill):
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("gate", str(tmp_path / "suite.yaml"), "--self-test", "--out", str(tmp_path / "out"), "--json")
     before = json.loads(call(*words).stdout)
     candidate = Run(Path(before["folder"]) / "candidate")
-    cut(trial(candidate) / "record.json")
+    truncate(trial(candidate) / "record.json")
     again = call(*words, "--resume", before["folder"])
     drill.seen(next(line for line in again.stderr.splitlines() if "moved to" in line))
     after = json.loads(again.stdout)
@@ -399,7 +386,7 @@ def test_a_gate_measures_a_damaged_trial_again_and_keeps_what_is_left_of_it(
 
 
 @pytest.fixture
-def copies(run: Run, tmp_path: Path) -> tuple[Run, Run]:
+def damaged_copies(run, tmp_path) -> tuple[Run, Run]:
     """One run twice, each with a trial that the other lacks."""
     copy = Run(Path(shutil.copytree(run.folder, tmp_path / "runs" / "copy")))
     for number, each in enumerate((run, copy)):
@@ -413,8 +400,8 @@ def copies(run: Run, tmp_path: Path) -> tuple[Run, Run]:
 
 
 @pytest.mark.drill("a folder is copied, and both copies are resumed")
-def test_copies_of_a_run_that_both_went_on_are_not_mixed(copies: tuple[Run, Run], drill: Drill) -> None:
-    run, copy = copies
+def test_copies_of_a_run_that_both_went_on_are_not_mixed(damaged_copies, drill):
+    run, copy = damaged_copies
     out, (first, second) = run.folder.parent, sorted((run.folder, copy.folder), key=str)
     done = call("query", "select run_id, trials from runs", "--out", str(out), "--json")
     drill.seen(done.stderr)
@@ -428,7 +415,7 @@ def test_copies_of_a_run_that_both_went_on_are_not_mixed(copies: tuple[Run, Run]
     assert f"{run.folder} and {copy.folder} are copies of one run" in compared.stderr
 
 
-def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run: Run) -> None:
+def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run):
     shutil.copytree(run.folder, run.folder.with_name("copy"))
     shutil.rmtree(trial(Run(run.folder.with_name("copy"))))
     words = ("query", "select folder from runs", "--out", str(run.folder.parent), "--json")

@@ -1,7 +1,5 @@
 """A run folder is data, whoever wrote it: it hangs nobody, runs nothing and reaches nothing outside."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json
@@ -11,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,17 +30,15 @@ from distbench.system import files
 from support.fault_table import Drill
 from support.fuzzing import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
 from support.pretended_suites import SUITE
-from support.records import case, failed, info, job_of, measured
+from support.records import case, failed, info, job_of, measured, stored_run
 from support.runs import QUICK, Done, call, run_in
 
 CODE = '1); __import__("os").system("touch PWNED"); print(1'
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    stored = Run.create(tmp_path / "runs", info(case()), "")
-    stored.write_record(measured(case()))
-    return stored
+def run(tmp_path) -> Run:
+    return stored_run(tmp_path / "runs", measured(case()))
 
 
 def record_of(run: Run) -> Path:
@@ -60,7 +56,7 @@ def changed(file: Path, *keys: str, to: Any) -> None:
 
 
 @contextmanager
-def within(seconds: float = MOST_SECONDS) -> Iterator[None]:
+def run_within_limits(seconds: float = MOST_SECONDS) -> Iterator[None]:
     """Fail if the body waits for longer; what never returns is interrupted."""
 
     def late(*_: object) -> None:
@@ -78,7 +74,7 @@ def within(seconds: float = MOST_SECONDS) -> Iterator[None]:
 def refused(drill: Drill, *words: str) -> Done:
     """Call a command that should tell what it can't read, and at once."""
     began = time.monotonic()
-    with within():
+    with run_within_limits():
         done = call(*words)
     drill.noticed(time.monotonic() - began)
     drill.seen(done.stderr)
@@ -86,22 +82,22 @@ def refused(drill: Drill, *words: str) -> Done:
     return done
 
 
-def fifo(file: Path) -> None:
+def named_pipe(file: Path) -> None:
     file.unlink(missing_ok=True)
     os.mkfifo(file)
 
 
-def zeros(file: Path) -> None:
+def zero_file(file: Path) -> None:
     file.unlink(missing_ok=True)
     file.symlink_to("/dev/zero")
 
 
-def enormous(file: Path) -> None:
+def sparse_file(file: Path) -> None:
     with file.open("wb") as stream:
         stream.truncate(1 << 40)
 
 
-OTHER_FILES = {"a FIFO": fifo, "a link to /dev/zero": zeros, "a file of 1 TiB": enormous}
+OTHER_FILES = {"a FIFO": named_pipe, "a link to /dev/zero": zero_file, "a file of 1 TiB": sparse_file}
 
 
 @pytest.mark.parametrize("name", ["record.json", "samples.parquet", "run.json"])
@@ -112,26 +108,22 @@ OTHER_FILES = {"a FIFO": fifo, "a link to /dev/zero": zeros, "a file of 1 TiB": 
         for what in OTHER_FILES
     ],
 )
-def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(
-    run: Run, drill: Drill, name: str, what: str
-) -> None:
+def test_what_is_no_regular_file_of_a_size_that_is_read_is_named(run, drill, name, what):
     file = run.folder / name if name == "run.json" else record_of(run).with_name(name)
     OTHER_FILES[what](file)
     done = refused(drill, "show", str(run.folder))
     assert name in done.stderr
     told = {
-        fifo: "not a regular file",
-        zeros: "a symbolic link, which is not followed",
-        enormous: "larger than",
+        named_pipe: "not a regular file",
+        zero_file: "a symbolic link, which is not followed",
+        sparse_file: "larger than",
     }
     assert told[OTHER_FILES[what]] in done.stderr
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2], ids=["round", "case", "kind"])
 @pytest.mark.drill("a folder of trials that is a link out of the run")
-def test_a_folder_of_trials_that_is_a_link_is_not_followed(
-    run: Run, tmp_path: Path, drill: Drill, depth: int
-) -> None:
+def test_a_folder_of_trials_that_is_a_link_is_not_followed(run, tmp_path, drill, depth):
     folder = list(record_of(run).parents)[depth]
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
@@ -140,13 +132,13 @@ def test_a_folder_of_trials_that_is_a_link_is_not_followed(
 
 
 @pytest.mark.drill("plan of a suite that is a FIFO")
-def test_a_suite_that_is_no_regular_file_is_refused(tmp_path: Path, drill: Drill) -> None:
-    fifo(tmp_path / "suite.yaml")
+def test_a_suite_that_is_no_regular_file_is_refused(tmp_path, drill):
+    named_pipe(tmp_path / "suite.yaml")
     done = refused(drill, "plan", str(tmp_path / "suite.yaml"))
     assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
 
 
-def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path: Path) -> None:
+def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "workload: mlp\nbatch: {global_batch_size: 8}\nstrategies: [single]\n"
     )
@@ -156,14 +148,14 @@ def test_a_suite_may_be_a_link_for_its_user_has_named_it(tmp_path: Path) -> None
 
 @pytest.mark.drill("samples of 3,000,000,000 ranks in a small record")
 @pytest.mark.parametrize("world_size", [2, 3_000_000_000])
-def test_samples_of_more_ranks_than_there_can_be_are_refused(run: Run, drill: Drill, world_size: int) -> None:
+def test_samples_of_more_ranks_than_there_can_be_are_refused(run, drill, world_size):
     changed(record_of(run), "samples", "ranks", "loss", to=3_000_000_000)
     changed(record_of(run), "case", "world_size", to=world_size)
     done = refused(drill, "show", str(run.folder))
     assert "record.json: " in done.stderr
 
 
-def test_lists_of_as_many_ranks_as_a_case_can_have_are_refused_in_thousands(run: Run) -> None:
+def test_lists_of_as_many_ranks_as_a_case_can_have_are_refused_in_thousands(run):
     changed(record_of(run), "samples", "ranks", to={f"column {i}": 1_000_000 for i in range(1000)})
     changed(record_of(run), "case", "world_size", to=1_000_000)
     with pytest.raises(RecordError, match="more than 2,000,000 lists"):
@@ -188,7 +180,7 @@ WRONG = {
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.drill(f"in a record: {what}")) for what in WRONG]
 )
-def test_a_record_of_other_types_is_refused_by_file_and_key(run: Run, drill: Drill, what: str) -> None:
+def test_a_record_of_other_types_is_refused_by_file_and_key(run, drill, what):
     keys, value = WRONG[what]
     changed(record_of(run), *keys, to=value)
     done = refused(drill, "show", str(run.folder))
@@ -197,14 +189,12 @@ def test_a_record_of_other_types_is_refused_by_file_and_key(run: Run, drill: Dri
 
 
 @pytest.mark.drill("a record of a million empty lists")
-def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(
-    run: Run, drill: Drill
-) -> None:
+def test_a_file_of_more_values_than_any_run_has_is_refused_before_it_is_parsed(run, drill):
     record_of(run).write_text("[" + "[]," * MAX_JSON_VALUES + "[]]")
     assert f"more than {MAX_JSON_VALUES:,} values" in refused(drill, "show", str(run.folder)).stderr
 
 
-def bomb(file: Path, query: str) -> None:
+def decompression_bomb(file: Path, query: str) -> None:
     """Put a small Parquet file in the place of *file* that stands for gigabytes, with a digest that fits."""
     duckdb.execute(f"copy ({query}) to '{file}' (format parquet, compression zstd)")
     assert file.stat().st_size < 1 << 20
@@ -222,10 +212,8 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.drill(f"Parquet: {w}")) for w in BOMBS])
-def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
-    run: Run, drill: Drill, what: str
-) -> None:
-    bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
+def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(run, drill, what):
+    decompression_bomb(record_of(run).with_name("samples.parquet"), BOMBS[what])
     run.write_record(measured(case(), round_=1))
     done = refused(drill, "show", str(run.folder), "--json")
     assert (done.returncode, "0/samples.parquet: " in done.stderr) == (0, True)
@@ -234,7 +222,7 @@ def test_a_parquet_file_that_is_not_what_its_record_says_loses_its_trial(
     assert [each["trial"].rpartition("/")[2] for each in shown["damaged"]] == ["0"]
 
 
-def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_path: Path) -> None:
+def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_path):
     text = tmp_path / "text.parquet"
     duckdb.execute(
         f"copy (select repeat('x', 100000) as op, 1 as n from range(3)) to '{text}' (format parquet)"
@@ -243,7 +231,7 @@ def test_a_text_that_a_parquet_file_repeats_is_read_to_a_length_that_fits(tmp_pa
 
 
 @pytest.mark.drill("links laid where a report is written first")
-def test_nothing_is_written_through_a_link_that_somebody_laid(run: Run, tmp_path: Path, drill: Drill) -> None:
+def test_nothing_is_written_through_a_link_that_somebody_laid(run, tmp_path, drill):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     trial = record_of(run).parent
@@ -264,7 +252,7 @@ def test_nothing_is_written_through_a_link_that_somebody_laid(run: Run, tmp_path
     drill.seen("the report; the file that the links lead to is as it was")
 
 
-def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "report.html").symlink_to("victim")
     files.write_atomic(tmp_path / "report.html", "new")
@@ -273,7 +261,7 @@ def test_a_link_in_place_of_a_file_is_replaced_and_what_it_leads_to_stays(tmp_pa
 
 
 @pytest.mark.drill("export into a folder of the run that is a link out of it")
-def test_an_export_does_not_leave_the_run_by_a_link(run: Run, tmp_path: Path, drill: Drill) -> None:
+def test_an_export_does_not_leave_the_run_by_a_link(run, tmp_path, drill):
     (tmp_path / "elsewhere").mkdir()
     (run.folder / "pytest-benchmark").symlink_to(tmp_path / "elsewhere")
     run.write_record(dataclasses.replace(measured(case(), step_s=0.1)))
@@ -282,7 +270,7 @@ def test_an_export_does_not_leave_the_run_by_a_link(run: Run, tmp_path: Path, dr
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def of(strategy: str, **options: Any) -> Case:
+def case_with_options(strategy: str, **options: Any) -> Case:
     return case(strategy, strategy=PluginChoice(strategy, options))
 
 
@@ -291,17 +279,20 @@ INJECTIONS = {
     "seed": ("torch", dataclasses.replace(case(), seed=CODE)),  # type: ignore[arg-type]
     "world size": ("torch", dataclasses.replace(case("dp"), world_size=CODE)),  # type: ignore[arg-type]
     "device": ("torch", dataclasses.replace(case(), device=CODE)),  # type: ignore[arg-type]
-    "an option of ddp": ("torch", of("ddp", static_graph=CODE)),
-    "an option of ddp, for Accelerate": ("accelerate", of("ddp", gradient_as_bucket_view=CODE)),
-    "an option of fsdp": ("torch", of("fsdp", reshard_root=CODE)),
-    "the replicas of fsdp": ("torch", of("fsdp", sharding="hybrid", replicas=CODE)),
+    "an option of ddp": ("torch", case_with_options("ddp", static_graph=CODE)),
+    "an option of ddp, for Accelerate": (
+        "accelerate",
+        case_with_options("ddp", gradient_as_bucket_view=CODE),
+    ),
+    "an option of fsdp": ("torch", case_with_options("fsdp", reshard_root=CODE)),
+    "the replicas of fsdp": ("torch", case_with_options("fsdp", sharding="hybrid", replicas=CODE)),
 }
 
 
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.drill(f"adopt: code as {what}")) for what in INJECTIONS]
 )
-def test_no_value_of_a_record_becomes_code(tmp_path: Path, drill: Drill, what: str) -> None:
+def test_no_value_of_a_record_becomes_code(tmp_path, drill, what):
     tool, hostile = INJECTIONS[what]
     run = Run.create(tmp_path, info(hostile), "")
     run.write_record(measured(dataclasses.replace(hostile, world_size=2)))
@@ -311,10 +302,9 @@ def test_no_value_of_a_record_becomes_code(tmp_path: Path, drill: Drill, what: s
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_script_calls_the_same_whatever_its_case_is_called(tmp_path: Path) -> None:
+def test_a_script_calls_the_same_whatever_its_case_is_called(tmp_path):
     def calls(name: str) -> list[str]:
-        run = Run.create(tmp_path / str(len(name)), info(case(name=name)), "")
-        run.write_record(measured(case(name=name)))
+        run = stored_run(tmp_path / str(len(name)), measured(case(name=name)))
         done = call("adopt", str(run.folder), "ddp", "--as", "torch", "--json")
         (script,) = json.loads(done.stdout)["files"].values()
         return [ast.unparse(node.func) for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
@@ -327,9 +317,8 @@ FORMULA = "=cmd|' /C calc'!A0"
 
 @pytest.mark.drill("a case called =cmd|... as CSV")
 @pytest.mark.parametrize("words", [("query", "select case_name, world_size from cases"), ("show",)])
-def test_no_cell_of_csv_is_a_formula(tmp_path: Path, drill: Drill, words: tuple[str, ...]) -> None:
-    run = Run.create(tmp_path, info(case(name=FORMULA)), "")
-    run.write_record(measured(case(name=FORMULA)))
+def test_no_cell_of_csv_is_a_formula(tmp_path, drill, words):
+    run = stored_run(tmp_path, measured(case(name=FORMULA)))
     form = ("--format", "csv") if words[0] == "query" else ("--csv",)
     done = refused(drill, *words, str(run.folder), *form)
     assert done.returncode == 0
@@ -337,16 +326,15 @@ def test_no_cell_of_csv_is_a_formula(tmp_path: Path, drill: Drill, words: tuple[
     assert FORMULA not in done.stdout.replace(f"'{FORMULA}", "")
 
 
-def test_a_number_below_zero_stays_a_number_in_csv(run: Run) -> None:
+def test_a_number_below_zero_stays_a_number_in_csv(run):
     done = call("query", "select -1.5::double as x, '-1' as y", str(run.folder), "--format", "csv")
     assert done.stdout.splitlines() == ["x,y", "-1.5,'-1"]
 
 
 @pytest.mark.drill("a case called <img ...>, [link](...) and @everyone as Markdown")
-def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path: Path, drill: Drill) -> None:
+def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path, drill):
     name = "<img src=x> [x](https://example.org) @everyone a|b"
-    run = Run.create(tmp_path, info(case(name=name)), "")
-    run.write_record(measured(case(name=name)))
+    run = stored_run(tmp_path, measured(case(name=name)))
     done = refused(
         drill, "query", "select case_name as '<b>' from cases", str(run.folder), "--format", "markdown"
     )
@@ -355,7 +343,7 @@ def test_a_name_makes_no_markup_in_the_answer_of_a_query(tmp_path: Path, drill: 
         assert mark not in head + row
 
 
-def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run: Run) -> None:
+def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run):
     long = "M" * 50_000_000
     run.write_record(failed(case("fsdp"), long, traceback=long, log=long))
     (file,) = run.folder.glob("trials/fsdp*/0/record.json")
@@ -369,7 +357,7 @@ def test_a_long_text_is_kept_in_part_with_the_place_of_the_whole(run: Run) -> No
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("a rank raises with a message of 50 MB")
-def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path: Path, drill: Drill) -> None:
+def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path, drill):
     text = QUICK.replace("small:Small", "small:RaisesAtLength")
     began = time.monotonic()
     finished = run_in(tmp_path, f"{text}strategies: [ddp]\n")
@@ -385,7 +373,7 @@ def test_a_message_of_any_length_is_clipped_in_its_rank(tmp_path: Path, drill: D
 
 
 @pytest.mark.drill("the disk fills up while samples are written")
-def test_a_full_disk_is_told_as_what_it_is(run: Run, monkeypatch: pytest.MonkeyPatch, drill: Drill) -> None:
+def test_a_full_disk_is_told_as_what_it_is(run, monkeypatch, drill):
     told = '{"exception_type":"IO","exception_message":"Could not write file","errno":"28"}'
 
     class Full:
@@ -405,34 +393,33 @@ ENTRY = {"arm": 0, "case_id": "x", "round": 0, "started": "", "how": "crashed"}
 
 @pytest.mark.parametrize("entries", [7, [7], {"a": 1}, [{**ENTRY, "arm": "x"}], [{"arm": 1}]])
 @pytest.mark.drill("failures.json of a gate with other types")
-def test_the_log_of_failures_of_a_gate_has_its_types(tmp_path: Path, entries: Any) -> None:
+def test_the_log_of_failures_of_a_gate_has_its_types(tmp_path, entries):
     write_json(tmp_path / "failures.json", entries)
     with pytest.raises(RecordError, match=r"failures\.json: "):
         FailureLog(tmp_path / "failures.json")
 
 
-def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path: Path) -> None:
+def test_the_log_of_failures_of_a_gate_is_read_back(tmp_path):
     file = tmp_path / "failures.json"
     FailureLog(file).add(1, failed(case()))
     assert FailureLog(file).take_unreported(1, case().id, 0) == ["crashed: rank 1 in time: RuntimeError: no"]
 
 
 @pytest.mark.parametrize(
-    "spoilt", [fifo, zeros, enormous, lambda file: file.write_text('{"format": 1, "cases": {"x": 5}}')]
+    "spoilt",
+    [named_pipe, zero_file, sparse_file, lambda file: file.write_text('{"format": 1, "cases": {"x": 5}}')],
 )
 @pytest.mark.drill("a calibration that is no file, or no calibration")
-def test_a_calibration_that_can_not_be_read_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: Callable[[Path], object]
-) -> None:
+def test_a_calibration_that_can_not_be_read_is_none(tmp_path, monkeypatch, spoilt):
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path))
     file = calibration.calibration_file()
     file.parent.mkdir(parents=True)
     spoilt(file)
-    with within():
+    with run_within_limits():
         assert calibration.load_calibrations(MeasureConfig()) == {}
 
 
-def contradictory(run: Run) -> None:
+def contradictory_records(run: Run) -> None:
     """Have *run* hold a check whose tables lack what its job says."""
     checked = dataclasses.replace(
         measured(case("fsdp")), job=job_of("check", role="reference", reference="x")
@@ -441,10 +428,8 @@ def contradictory(run: Run) -> None:
 
 
 @pytest.mark.drill("records that contradict each other")
-def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
-    run: Run, drill: Drill
-) -> None:
-    contradictory(run)
+def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(run, drill):
+    contradictory_records(run)
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
@@ -457,10 +442,8 @@ def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(
 
 
 @pytest.mark.drill("gate --baseline RUN, whose records contradict each other")
-def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
-    run: Run, tmp_path: Path, drill: Drill
-) -> None:
-    contradictory(run)
+def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(run, tmp_path, drill):
+    contradictory_records(run)
     (tmp_path / "suite.yaml").write_text(SUITE)
     words = ("--baseline", str(run.folder), "--out", str(tmp_path / "out"))
     done = refused(drill, "gate", str(tmp_path / "suite.yaml"), *words)
@@ -468,7 +451,7 @@ def test_a_baseline_that_can_not_be_read_is_told_before_anything_is_launched(
     assert "are inconsistent" in done.stderr
 
 
-LAUNCHING = {
+LAUNCHING_COMMANDS = {
     "init",
     "completion",
     "run",
@@ -485,23 +468,23 @@ LAUNCHING = {
 """Commands that end in a traceback by a mistake of distbench: what they show, they have made themselves."""
 
 
-def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches() -> None:
+def test_every_command_reads_runs_as_anybodys_or_is_one_that_launches():
     sources = {
         file.stem.rstrip("_"): file.read_text() for file in Path(commands.__path__[0]).glob("[!_]*.py")
     }
     readers = {name for name, source in sources.items() if "@reads_runs\n" in source}
-    assert readers == sources.keys() - LAUNCHING
+    assert readers == sources.keys() - LAUNCHING_COMMANDS
     assert readers == {command.words[0] for command in COMMANDS}, "fuzzing.py tries them all"
 
 
-def test_random_changes_come_to_an_answer_or_a_message(tmp_path: Path) -> None:
+def test_random_changes_come_to_an_answer_or_a_message(tmp_path):
     assert attacks(100, tmp_path, seed=14, commands=QUICK_ONES).changes == 100
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("10,000 random changes of runs, gates and a calibration, each read by a command")
-def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill: Drill) -> None:
+def test_ten_thousand_random_changes_come_to_an_answer_or_a_message(drill):
     script = Path(__file__).parents[2] / "support" / "fuzzing.py"
     # one for each of the processors that CI has
     started = [

@@ -1,27 +1,24 @@
 """Runs on disk: whole files or none, and a message for every way in which one can't be read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
-from distbench.record import FORMAT_VERSION, Record, Status
+from distbench.record import FORMAT_VERSION, Status
 from distbench.record.run_folder import Run, write_json
 from distbench.system.files import slug
-from support.records import case, failed, info, measured
+from support.records import case, failed, info, measured, stored_run
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return Run.create(tmp_path, info(case()), "strategies: [ddp]\n")
 
 
@@ -35,7 +32,7 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("record", [measured(case()), failed(case())], ids=["measured", "failed"])
-def test_a_record_comes_back_as_it_was_written(run: Run, record: Record) -> None:
+def test_a_record_comes_back_as_it_was_written(run, record):
     run.write_record(record)
     assert list(run.records()) == [record]
 
@@ -46,7 +43,7 @@ ROWS = [
 ]
 
 
-def test_samples_and_tables_stand_beside_the_record_as_parquet_that_tells_what_it_is(run: Run) -> None:
+def test_samples_and_tables_stand_beside_the_record_as_parquet_that_tells_what_it_is(run):
     run.write_record(measured(case()))
     (folder,) = run.folder.glob("trials/*/0")
     assert sorted(file.name for file in folder.iterdir()) == ["record.json", "samples.parquet"]
@@ -60,7 +57,7 @@ def test_samples_and_tables_stand_beside_the_record_as_parquet_that_tells_what_i
     assert about["columns"]["loss"] == {"unit": "", "better": None, "doc": "Loss of a step."}
 
 
-def test_what_is_not_known_what_is_not_a_number_and_what_was_not_given_stay_apart(run: Run) -> None:
+def test_what_is_not_known_what_is_not_a_number_and_what_was_not_given_stay_apart(run):
     samples = {"loss": [[3.0, None, math.nan, math.inf], []], "none": [[], []]}
     run.write_record(replace(measured(case()), samples=samples))
     (record,) = run.records()
@@ -71,7 +68,7 @@ def test_what_is_not_known_what_is_not_a_number_and_what_was_not_given_stay_apar
 
 
 @pytest.mark.parametrize("name", ["collectives", "samples", "../../evil", "", "Ops", "x" * 300])
-def test_the_rows_of_a_table_come_back_with_their_types_whatever_its_name(run: Run, name: str) -> None:
+def test_the_rows_of_a_table_come_back_with_their_types_whatever_its_name(run, name):
     run.write_record(replace(measured(case()), tables={name: ROWS, "ops": [], "ops!": ROWS[:1]}))
     (record,) = run.records()
     assert record.tables == {name: ROWS, "ops": [], "ops!": ROWS[:1]}
@@ -86,7 +83,7 @@ def test_the_rows_of_a_table_come_back_with_their_types_whatever_its_name(run: R
     assert {file.parent.name for file in run.folder.rglob("*.parquet")} == {"0"}
 
 
-def test_rows_of_any_keys_and_types_come_back_with_their_own_keys(run: Run) -> None:
+def test_rows_of_any_keys_and_types_come_back_with_their_own_keys(run):
     rows = [
         {"Op": 1, "op": "x", "": [1, {"a": None}], 'q"': "it's"},
         {"op": 2, "large": 1 << 70},
@@ -97,7 +94,7 @@ def test_rows_of_any_keys_and_types_come_back_with_their_own_keys(run: Run) -> N
     assert record.tables == {"odd": rows, "nothing": []}
 
 
-def test_a_trial_that_is_run_again_overwrites_the_files_of_the_one_that_was_cut_off(run: Run) -> None:
+def test_a_trial_that_is_run_again_overwrites_the_files_of_the_one_that_was_cut_off(run):
     run.write_record(replace(measured(case()), samples={"loss": [[9.0]]}, tables={"collectives": ROWS}))
     (folder,) = run.folder.glob("trials/*/0")
     (folder / "record.json").unlink()
@@ -106,7 +103,7 @@ def test_a_trial_that_is_run_again_overwrites_the_files_of_the_one_that_was_cut_
     assert list(run.records()) == [measured(case())]
 
 
-def test_a_record_of_the_first_format_is_read_with_what_is_in_it(run: Run) -> None:
+def test_a_record_of_the_first_format_is_read_with_what_is_in_it(run):
     (folder,) = (run.folder / "trials" / "old" / "0",)
     folder.mkdir(parents=True)
     old = replace(measured(case()), tables={"collectives": ROWS})
@@ -126,9 +123,7 @@ def test_a_record_of_the_first_format_is_read_with_what_is_in_it(run: Run) -> No
     ],
     ids=["missing", "empty", "torn", "changed"],
 )
-def test_a_parquet_file_that_is_not_what_was_written_is_named(
-    run: Run, name: str, harm: Callable[[Path], object], told: str
-) -> None:
+def test_a_parquet_file_that_is_not_what_was_written_is_named(run, name, harm, told):
     run.write_record(replace(measured(case()), tables={"collectives": [{"op": "loss"}]}))
     (file,) = run.folder.glob(f"trials/*/0/{name}")
     harm(file)
@@ -137,7 +132,7 @@ def test_a_parquet_file_that_is_not_what_was_written_is_named(
     assert str(file) in str(caught.value)
 
 
-def test_a_foreign_file_of_the_right_digest_that_is_no_parquet_is_named(run: Run) -> None:
+def test_a_foreign_file_of_the_right_digest_that_is_no_parquet_is_named(run):
     run.write_record(measured(case()))
     (file,) = run.folder.glob("trials/*/0/samples.parquet")
     record = file.parent / "record.json"
@@ -150,7 +145,7 @@ def test_a_foreign_file_of_the_right_digest_that_is_no_parquet_is_named(run: Run
     assert str(file) in str(caught.value)
 
 
-def test_a_record_names_no_file_outside_of_its_folder(run: Run) -> None:
+def test_a_record_names_no_file_outside_of_its_folder(run):
     run.write_record(measured(case()))
     (record,) = run.folder.glob("trials/*/0/record.json")
     record.write_text(record.read_text().replace("samples.parquet", "../../../samples.parquet"))
@@ -158,7 +153,7 @@ def test_a_record_names_no_file_outside_of_its_folder(run: Run) -> None:
         run.record(case(), 0)
 
 
-def test_a_disk_that_is_full_leaves_no_half_trial(run: Run, small_files: None) -> None:
+def test_a_disk_that_is_full_leaves_no_half_trial(run, small_files):
     many = {"loss": [[float(step) for step in range(10_000)]]}
     with pytest.raises(InfrastructureError, match=r"distbench run --resume"):
         run.write_record(replace(measured(case()), samples=many))
@@ -167,17 +162,16 @@ def test_a_disk_that_is_full_leaves_no_half_trial(run: Run, small_files: None) -
 
 
 @pytest.mark.parametrize("folder", ["a[1]*", "key=value", "it's", "~"])
-def test_a_run_lies_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
-    run = Run.create(tmp_path / folder, info(case()), "")
-    run.write_record(measured(case()))
+def test_a_run_lies_in_a_folder_of_any_name(tmp_path, folder):
+    run = stored_run(tmp_path / folder, measured(case()))
     assert list(run.records()) == [measured(case())]
 
 
-def test_a_run_comes_back_as_it_was_written(run: Run) -> None:
+def test_a_run_comes_back_as_it_was_written(run):
     assert run.info() == info(case())
 
 
-def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, small_files: None) -> None:
+def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run, small_files):
     before = (run.folder / "run.json").read_text()
     with pytest.raises(InfrastructureError, match=r"distbench run --resume"):
         write_json(run.folder / "run.json", {"big": "x" * 100_000})
@@ -201,9 +195,7 @@ def test_a_disk_that_is_full_keeps_the_old_file_and_says_how_to_go_on(run: Run, 
         ("[" * 100_000, "corrupt"),
     ],
 )
-def test_a_record_that_can_not_be_read_names_the_file_and_the_reason(
-    run: Run, content: str, told: str
-) -> None:
+def test_a_record_that_can_not_be_read_names_the_file_and_the_reason(run, content, told):
     run.write_record(measured(case()))
     (file,) = run.folder.glob("trials/*/0/record.json")
     file.write_text(content)
@@ -212,28 +204,26 @@ def test_a_record_that_can_not_be_read_names_the_file_and_the_reason(
     assert str(file) in str(caught.value)
 
 
-def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_no_run(tmp_path):
     with pytest.raises(UsageError, match=r"run\.json is missing"):
         Run(tmp_path).info()
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "a/b", "\u202e\x1b[31m", "x" * 500])
-def test_a_name_becomes_one_safe_file_name(name: str) -> None:
+def test_a_name_becomes_one_safe_file_name(name):
     made = slug(name)
     assert made and len(made) <= 64
     assert not set(made) - set("abcdefghijklmnopqrstuvwxyz0123456789._+-")
     assert not made.startswith(".")
 
 
-def test_a_record_whose_warm_up_was_not_finite_is_read_back(tmp_path: Path) -> None:
+def test_a_record_whose_warm_up_was_not_finite_is_read_back(tmp_path):
     broken = replace(measured(case()), status=Status.INVALID_NAN, warmup_losses=[[None], [3.0]])
-    run = Run.create(tmp_path, info(case()), "")
-    run.write_record(broken)
-    (stored,) = run.records()
+    (stored,) = stored_run(tmp_path, broken).records()
     assert stored.warmup_losses == [[None], [3.0]]
 
 
-def test_samples_of_trials_read_together_are_those_that_each_had(run: Run) -> None:
+def test_samples_of_trials_read_together_are_those_that_each_had(run):
     # whole numbers are stored as such: by the types of the first file, 1.5 would be read as 2
     of_trials: list[dict[str, list[list[float | None]]]] = [
         {"loss": [[1, 2], [3, 4]]},

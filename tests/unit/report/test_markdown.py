@@ -1,19 +1,15 @@
 """A run in Markdown, read by a parser of Markdown."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 from markdown_it import MarkdownIt
 
-from distbench.analysis.run import RunAnalysis
 from distbench.cli import main
 from distbench.record import Record
-from distbench.record.run_folder import Run
 from distbench.report.overview import run_markdown
 from distbench.tables.foreign_text import escape_markdown
-from support.records import case, failed, info, measured, unsupported
+from support.records import case, failed, measured, run_of, stored_run, unsupported
 
 DDP, FSDP = case("ddp"), case("fsdp")
 HOSTILE = (
@@ -23,8 +19,7 @@ HOSTILE = (
 
 
 def page(*records: Record, name: str = "tiny") -> str:
-    cases = list({record.case_id: record.case for record in records}.values())
-    return run_markdown(RunAnalysis(info(*cases, name=name), records))
+    return run_markdown(run_of(*records, suite_name=name))
 
 
 def html(*records: Record, name: str = "tiny") -> str:
@@ -66,8 +61,7 @@ def test_a_run_without_cases_says_so():
 
 
 def test_show_prints_it_and_takes_one_form_at_a_time(tmp_path, capsys):
-    run = Run.create(tmp_path, info(DDP), "")
-    run.write_record(measured(DDP))
+    run = stored_run(tmp_path, measured(DDP))
     assert main(["show", str(run.folder), "--md"]) == 0
     assert capsys.readouterr().out.startswith("## distbench: tiny\n")
     assert main(["show", str(run.folder), "--md", "--json"]) == 2

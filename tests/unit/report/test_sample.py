@@ -1,7 +1,5 @@
 """The sample in the repository: a small, complete run, and a page that shows the data of its records."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -87,7 +85,7 @@ def stored() -> str:
     return (SAMPLE / "report.html").read_text()
 
 
-def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored: str) -> None:
+def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored):
     fresh = data(render(RunAnalysis.read(Run(SAMPLE))))
     old = data(stored)
     assert old.keys() == fresh.keys() >= {"case-data", "picker-data", "chart-data"}
@@ -106,24 +104,24 @@ def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored: s
         (">unsupported<", ">measured<"),
     ],
 )
-def test_another_number_name_or_status_is_other_data(stored: str, before: str, after: str) -> None:
+def test_another_number_name_or_status_is_other_data(stored, before, after):
     assert before in stored
     assert data(stored.replace(before, after)) != data(stored)
 
 
-def test_a_better_word_is_the_same_data(stored: str) -> None:
+def test_a_better_word_is_the_same_data(stored):
     better = stored.replace("Where time goes", "Step time").replace("nn.DataParallel needs", "dp wants")
     assert better != stored
     assert data(better) == data(stored)
 
 
-def test_the_sample_is_small() -> None:
+def test_the_sample_is_small():
     files = [file for file in SAMPLE.rglob("*") if file.is_file()]
     assert len(files) < 150
     assert sum(file.stat().st_size for file in files) < 4_400_000
 
 
-def test_the_sample_is_a_complete_run_of_its_suite() -> None:
+def test_the_sample_is_a_complete_run_of_its_suite():
     run = Run(SAMPLE)
     info = run.info()
     packages = {name: str(version) for name, version in info.machine["packages"].items()}
@@ -137,7 +135,7 @@ def test_the_sample_is_a_complete_run_of_its_suite() -> None:
     assert RunAnalysis.read(run).parity.findings == {}
 
 
-def test_the_sample_has_measured_and_unsupported_cases_and_a_verdict_for_each_measured_one() -> None:
+def test_the_sample_has_measured_and_unsupported_cases_and_a_verdict_for_each_measured_one():
     shown = json.loads(call("show", str(SAMPLE), "--json").stdout)
     statuses = {case["case"]: case["status"] for case in shown["cases"]}
     assert set(statuses.values()) == {"measured", "unsupported"}
@@ -157,7 +155,7 @@ def case_data(page: str) -> dict[str, dict[str, float]]:
     }
 
 
-def test_a_number_of_a_case_is_the_same_on_every_surface(stored: str) -> None:
+def test_a_number_of_a_case_is_the_same_on_every_surface(stored):
     saved = case_data(stored)
     rows = {row["case_name"]: row for row in csv.DictReader(io.StringIO(call_of("--csv")))}
     plain = {each["case"]: each for each in json.loads(call_of("--json"))["cases"]}
@@ -201,9 +199,7 @@ def rounded(value: float, interval: dict[str, float]) -> str:
 
 
 @pytest.mark.parametrize("view", sorted(all_views()))
-def test_a_view_has_the_same_numbers_as_json_csv_sql_text_and_markdown(
-    view: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_has_the_same_numbers_as_json_csv_sql_text_and_markdown(view, monkeypatch):
     told = json.loads(call_of("--view", view, "--json"))
     names = [column["name"] for column in told["columns"]]
     rows = [[row[name] for name in names] for row in told["rows"]]
@@ -229,7 +225,7 @@ def _of_csv(cell: str, like: Any) -> Any:
     return cell or None if like is None else cell
 
 
-def test_a_number_of_a_case_is_the_same_in_all_views() -> None:
+def test_a_number_of_a_case_is_the_same_in_all_views():
     cases = {each["case_id"]: each["values"] for each in json.loads(call_of("--json"))["cases"]}
     shown: dict[tuple[str, str], set[float]] = {}
     for view in all_views():
@@ -249,7 +245,7 @@ def test_a_number_of_a_case_is_the_same_in_all_views() -> None:
         assert shown[place] == {told["interval"]["value"] if told["interval"] else told["value"]}, place
 
 
-def test_raw_trials_are_the_same_in_sql_json_and_records() -> None:
+def test_raw_trials_are_the_same_in_sql_json_and_records():
     sql = "select case_name, round, tokens_per_s, memory_peak from trials where status = 'measured'"
     done = call("query", sql, str(SAMPLE), "--format", "json")
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,5 @@
 """A cache that is damaged, full or read-only, and builds that crash: what they cost, and what is told."""
 
-from __future__ import annotations
-
-import contextlib
 import ctypes
 import os
 import re
@@ -11,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,16 +20,15 @@ from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader,
 from distbench.suite import load_suite
 from distbench.system import build_cache
 from distbench.system.machine import cache_folder
-from support.fault_table import Drill
-from support.runs import PLUGINS, QUICK, Done, Finished
+from support.leftover_processes import with_variable
+from support.runs import PLUGINS, QUICK
+from support.suites import write_suite
 
-Run = Callable[..., Finished]
-Command = Callable[..., Done]
-WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
+SUITE = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
 
-class Preparing:
+class Preparation:
     """Prepares strategies of the plug-in ``compiled`` in a process of its own, without torch."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +46,7 @@ class Preparing:
     ) -> tuple[subprocess.Popen[bytes], BuildJournalReader]:
         """Start to prepare a strategy that *does* so; *name* keeps the files of two of them apart."""
         suite = self.folder / f"{name}.yaml"
-        suite.write_text(f"{WORK}strategies: [{{compiled: {{does: {does}}}}}]\n")
+        suite.write_text(f"{SUITE}strategies: [{{compiled: {{does: {does}}}}}]\n")
         file = suite.with_suffix(".json")
         (case,) = [item.case for item in plan.make_plan(load_suite(suite), MACHINE).cases]
         write_items(file, [BuildItem("strategy", case.label, case.to_json())])
@@ -73,9 +68,9 @@ class Preparing:
 
 
 @pytest.fixture
-def preparing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preparing:
+def preparation(tmp_path, monkeypatch) -> Preparation:
     """Prepare strategies in a cache of their own."""
-    return Preparing(tmp_path, monkeypatch)
+    return Preparation(tmp_path, monkeypatch)
 
 
 def truncate(library: Path) -> None:
@@ -101,30 +96,28 @@ def overwrite(library: Path) -> None:
         pytest.param(overwrite, marks=pytest.mark.drill("cache: a library is all zeros")),
     ],
 )
-def test_a_damaged_library_is_built_again_and_named(
-    preparing: Preparing, drill: Drill, damage: Callable[[Path], None]
-) -> None:
-    assert preparing("works").notes == []
-    damage(preparing.library)
-    ended = preparing("works")
+def test_a_damaged_library_is_built_again_and_named(preparation, drill, damage):
+    assert preparation("works").notes == []
+    damage(preparation.library)
+    ended = preparation("works")
     assert ended.failed == ""
     (note,) = ended.notes
     drill.seen(note)
-    assert f"rebuilt {preparing.library}, because the cached copy was damaged (" in note
-    assert ctypes.CDLL(str(preparing.library)).mine
-    assert preparing("works").notes == []
-    assert preparing.builds() == 2, "it is mended once"
+    assert f"rebuilt {preparation.library}, because the cached copy was damaged (" in note
+    assert ctypes.CDLL(str(preparation.library)).mine
+    assert preparation("works").notes == []
+    assert preparation.builds() == 2, "it is mended once"
 
 
 @pytest.mark.drill("cache: two runs at once, cold")
-def test_two_preparations_of_one_cache_build_a_library_once(preparing: Preparing) -> None:
-    both = [preparing.start("works", name) for name in ("one", "other")]
+def test_two_preparations_of_one_cache_build_a_library_once(preparation):
+    both = [preparation.start("works", name) for name in ("one", "other")]
     assert [process.wait() for process, _ in both] == [0, 0]
     assert [event.failed for _, journal in both for event in journal.read_new()] == [""] * 4
-    assert preparing.builds() == 1
+    assert preparation.builds() == 1
 
 
-def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path: Path) -> None:
+def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(tmp_path):
     parts = tmp_path / "op"
 
     def build() -> None:
@@ -138,39 +131,37 @@ def test_a_lock_file_that_goes_while_a_library_is_flushed_to_disk_fails_nothing(
 
 
 @pytest.mark.drill("cache: a builder is killed while another one waits for it")
-def test_a_builder_that_is_killed_holds_nobody_up(preparing: Preparing) -> None:
-    killed, _ = preparing.start("works", "killed", COMPILES="hangs")
-    while not preparing.builds():
+def test_a_builder_that_is_killed_holds_nobody_up(preparation):
+    killed, _ = preparation.start("works", "killed", COMPILES="hangs")
+    while not preparation.builds():
         assert killed.poll() is None
         time.sleep(0.02)
-    waiting, journal = preparing.start("works", "waiting")
+    waiting, journal = preparation.start("works", "waiting")
     while not journal.read_new():
         assert waiting.poll() is None
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     assert waiting.wait() == 0
-    assert ctypes.CDLL(str(preparing.library)).mine
+    assert ctypes.CDLL(str(preparation.library)).mine
 
 
 @pytest.mark.drill("cache: read-only")
-def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(
-    preparing: Preparing, drill: Drill
-) -> None:
+def test_a_cache_that_cannot_be_written_says_which_variable_moves_it(preparation, drill):
     # nobody can make a folder there, not even root
-    ended = preparing("works", DISTBENCH_CACHE="/sys/distbench")
+    ended = preparation("works", DISTBENCH_CACHE="/sys/distbench")
     drill.seen(ended.failed)
     assert "can't write to the cache /sys/distbench (" in ended.failed
     assert "set DISTBENCH_CACHE" in ended.failed
 
 
 @pytest.mark.drill("cache: full")
-def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, drill: Drill) -> None:
-    ended = preparing("fills")
+def test_a_full_disk_is_told_in_the_compilers_last_line(preparation, drill):
+    ended = preparation("fills")
     drill.seen(ended.failed)
     assert "'compiled': /usr/bin/ld: final link failed: No space left on device; free some" in ended.failed
-    assert f"set DISTBENCH_CACHE (now {preparing.cache})" in ended.failed
-    assert len(ended.failed) < 300 + len(str(preparing.cache))
+    assert f"set DISTBENCH_CACHE (now {preparation.cache})" in ended.failed
+    assert len(ended.failed) < 300 + len(str(preparation.cache))
 
 
 @pytest.mark.parametrize(
@@ -183,20 +174,20 @@ def test_a_full_disk_is_told_in_the_compilers_last_line(preparing: Preparing, dr
         ("ninja: error: opening build log: Read-only file system", 0),
     ],
 )
-def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output: str, line: int) -> None:
+def test_of_a_compilers_output_the_line_that_says_what_is_wrong_is_told(output, line):
     before = "Error building extension 'op': [1/2] c++ -o op.o -c op.cpp\nFAILED: op.o\nc++ -c op.cpp"
     expected = f"Error building extension 'op': {output.splitlines()[line]}"
     assert compiler_error_line(f"{before}\n{output}\nninja: build stopped: subcommand failed.") == expected
 
 
-def test_an_error_that_no_compiler_printed_is_told_whole() -> None:
+def test_an_error_that_no_compiler_printed_is_told_whole():
     text = "no such weights\nin the folder"
     assert compiler_error_line(text) == text
 
 
 @pytest.mark.drill("python of an environment that is not activated")
-def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, drill: Drill) -> None:
-    ended = preparing("looks", PATH="/usr/bin:/bin")
+def test_a_worker_finds_the_tools_of_its_own_environment(preparation, drill):
+    ended = preparation("looks", PATH="/usr/bin:/bin")
     assert ended.notes == [str(Path(sys.executable).with_name("python"))]
     drill.seen(f"tools are found in {Path(ended.notes[0]).parent.name} of the environment")
 
@@ -209,15 +200,13 @@ def test_a_worker_finds_the_tools_of_its_own_environment(preparing: Preparing, d
         pytest.param(signal.SIGKILL, marks=pytest.mark.drill("kill -9 of the command line while preparing")),
     ],
 )
-def test_a_preparation_that_is_stopped_leaves_no_process(
-    preparing: Preparing, monkeypatch: pytest.MonkeyPatch, drill: Drill, ended_by: signal.Signals
-) -> None:
-    temporary = preparing.folder / "tmp"
+def test_a_preparation_that_is_stopped_leaves_no_process(preparation, monkeypatch, drill, ended_by):
+    temporary = preparation.folder / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    suite = preparing.folder / "suite.yaml"
-    suite.write_text(
-        f"{WORK}launcher: {{local: {{warm: false}}}}\nstrategies: [{{compiled: {{does: hangs}}}}]\n"
+    suite = write_suite(
+        preparation.folder,
+        f"{SUITE}launcher: {{local: {{warm: false}}}}\nstrategies: [{{compiled: {{does: hangs}}}}]\n",
     )
     command = [sys.executable, "-m", "distbench", "prepare", str(suite)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -227,31 +216,16 @@ def test_a_preparation_that_is_stopped_leaves_no_process(
     since = time.monotonic()
     process.send_signal(ended_by)
     process.communicate()
-    while processes_with(f"TMPDIR={temporary}"):
+    while with_variable(f"TMPDIR={temporary}"):
         assert time.monotonic() < since + 20
         time.sleep(0.02)
     drill.noticed(time.monotonic() - since)
     assert process.returncode == (130 if ended_by is signal.SIGINT else -signal.SIGKILL)
 
 
-def processes_with(variable: str) -> list[Path]:
-    """Living processes, but this one, with *variable* in their environment."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        # gone, or somebody else's
-        with contextlib.suppress(OSError):
-            if place.name != str(os.getpid()) and variable.encode() in (place / "environ").read_bytes().split(
-                b"\0"
-            ):
-                found.append(place)
-    return found
-
-
 @pytest.mark.drill("a build dies of SIGBUS")
 @pytest.mark.train
-def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
-    run_suite: Run, drill: Drill
-) -> None:
+def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(run_suite, drill):
     finished = run_suite(QUICK + "strategies: [{compiled: {does: [crashes, works]}}]\n")
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
     reason = reasons["compiled+crashes"]
@@ -264,7 +238,7 @@ def test_a_build_that_crashes_fails_the_cases_that_need_it_and_no_others(
 
 @pytest.mark.drill("a build hangs")
 @pytest.mark.train
-def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run, drill: Drill) -> None:
+def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite, drill):
     text = QUICK.replace("limits: {step: 30}", "limits: {prepare: 1}")
     finished = run_suite(text + "strategies: [{compiled: {does: [hangs, works]}}]\n")
     reasons = {case["strategy"]: case["reason"] for case in finished.cases.values()}
@@ -274,9 +248,10 @@ def test_a_build_that_takes_too_long_is_named_and_those_after_it(run_suite: Run,
 
 
 @pytest.mark.train
-def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n")
+def test_prepare_shows_what_it_builds_and_what_failed(distbench, tmp_path):
+    suite = write_suite(
+        tmp_path, QUICK + "launcher: kept\nstrategies: [ddp, {compiled: {does: [works, fills]}}]\n"
+    )
     done = distbench("prepare", str(suite))
     assert done.returncode == 1
     assert re.search(r"^\[\d/\d\] strategy compiled\+fills \(\w+\): failed$", done.stderr, re.MULTILINE)
@@ -291,10 +266,9 @@ def test_prepare_shows_what_it_builds_and_what_failed(distbench: Command, tmp_pa
 @pytest.mark.drill("cache: DeepSpeed's op and the counting allocator are half-written")
 @pytest.mark.train
 @pytest.mark.deep
-def test_an_op_and_the_allocator_are_mended(run_suite: Run, distbench: Command, tmp_path: Path) -> None:
+def test_an_op_and_the_allocator_are_mended(run_suite, distbench, tmp_path):
     text = QUICK + "launcher: local\nstrategies: [ddp, {zero: {stage: 2}}]\n"
-    suite = tmp_path / "prepared.yaml"
-    suite.write_text(text)
+    suite = write_suite(tmp_path, text, "prepared.yaml")
     assert distbench("prepare", str(suite)).returncode == 0
     # links to checkouts that are gone may lie in it
     cache = shutil.copytree(cache_folder(), tmp_path / "cache", symlinks=True)

@@ -1,11 +1,9 @@
 """The time limit of an allocation: the trial in flight ends, no other is begun, and the run is resumed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +13,21 @@ from distbench.run import StopRequest, ignore_time_warning
 from distbench.run.interruption import AllocationTimeLimit
 from support import fake_slurm
 from support.paused_command import Held
-from support.runs import QUICK, Done, call
+from support.runs import QUICK, call
+from support.suites import write_suite
 
-LATE = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
+SHORT_ALLOCATION = QUICK.replace("trials: 1", "trials: 2") + "strategies: [pretended]\nlauncher: pretend\n"
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
+def held(tmp_path) -> Iterator[Held]:
     started = Held(tmp_path / "held")
     yield started
     started.process.kill()
     started.process.communicate()
 
 
-def test_the_trial_in_flight_ends_and_no_other_is_begun(held: Held) -> None:
+def test_the_trial_in_flight_ends_and_no_other_is_begun(held):
     held.process.send_signal(signal.SIGUSR1)
     held.let_go()
     code, _, errors = held.end()
@@ -40,13 +39,13 @@ def test_the_trial_in_flight_ends_and_no_other_is_begun(held: Held) -> None:
     assert held.rounds() == [0, 1, 2]
 
 
-def test_a_signal_that_ends_the_run_counts_after_one_that_lets_it_end(held: Held) -> None:
+def test_a_signal_that_ends_the_run_counts_after_one_that_lets_it_end(held):
     code, _, errors = held.end(signal.SIGUSR1, signal.SIGTERM)
     assert (code, "stopped; resume with" in errors) == (130, True)
     assert held.rounds() == [0, 1]
 
 
-def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) -> None:
+def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path):
     held = Held(tmp_path / "held", "gate", "--self-test")
     held.process.send_signal(signal.SIGUSR1)
     held.let_go()
@@ -62,10 +61,10 @@ def test_a_gate_ends_after_the_trial_in_flight_and_is_resumed(tmp_path: Path) ->
 
 
 @pytest.fixture
-def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def short_allocation(tmp_path, monkeypatch) -> tuple[Path, Path]:
     """A suite and a run of it, in an allocation that has ten seconds left by now."""
     suite, out = tmp_path / "suite.yaml", tmp_path / "out"
-    suite.write_text(LATE)
+    suite.write_text(SHORT_ALLOCATION)
     assert call("run", str(suite), "--out", str(out)).returncode == 0
     (stored,) = out.iterdir()
     folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 0:10")
@@ -74,8 +73,8 @@ def late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     return suite, stored
 
 
-def test_a_suite_that_compare_runs_ends_as_a_run_does(late: tuple[Path, Path]) -> None:
-    suite, stored = late
+def test_a_suite_that_compare_runs_ends_as_a_run_does(short_allocation):
+    suite, stored = short_allocation
     done = call("compare", str(stored), str(suite), "--out", str(stored.parent))
     (begun,) = set(stored.parent.iterdir()) - {stored}
     assert done.returncode == 75
@@ -83,15 +82,15 @@ def test_a_suite_that_compare_runs_ends_as_a_run_does(late: tuple[Path, Path]) -
     assert done.stdout == ""
 
 
-def test_a_gate_against_a_stored_run_can_only_be_started_again(late: tuple[Path, Path]) -> None:
-    suite, stored = late
+def test_a_gate_against_a_stored_run_can_only_be_started_again(short_allocation):
+    suite, stored = short_allocation
     done = call("gate", str(suite), "--baseline", str(stored), "--out", str(stored.parent))
     assert done.returncode == 75
     assert "start it again with the same command and more time" in done.stderr
     assert "round 1" not in done.stderr
 
 
-def test_the_signal_ends_nothing_before_and_after_the_trials() -> None:
+def test_the_signal_ends_nothing_before_and_after_the_trials():
     before = signal.getsignal(signal.SIGUSR1)
     with ignore_time_warning():
         signal.raise_signal(signal.SIGUSR1)
@@ -112,25 +111,17 @@ def test_the_signal_ends_nothing_before_and_after_the_trials() -> None:
     ],
 )
 def test_no_trial_is_begun_that_would_not_end_before_the_limit(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    distbench: Callable[..., Done],
-    left: str,
-    code: int,
-    told: str,
-) -> None:
+    tmp_path, monkeypatch, distbench, left, code, told
+):
     folder = fake_slurm.install(tmp_path / "slurm", squeue=f'[ "$2" = --jobs=17 ] && echo {left}')
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(LATE)
+    suite = write_suite(tmp_path, SHORT_ALLOCATION)
     done = distbench("run", str(suite), "--out", str(tmp_path / "out"), SLURM_JOB_ID="17")
     assert (done.returncode, told in done.stderr) == (code, True)
     assert ("round 1: measured" in done.stderr) == (code == 0)
 
 
-def test_a_trial_is_not_begun_that_took_longer_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_not_begun_that_took_longer_before(tmp_path, monkeypatch):
     folder = fake_slurm.install(tmp_path / "slurm", squeue="echo 2:00")
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -146,9 +137,7 @@ def test_a_trial_is_not_begun_that_took_longer_before(
     ("text", "seconds"),
     [("1-02:03:04", 93784.0), ("2:03:04", 7384.0), ("3:04", 184.0), ("INVALID", None), ("", None)],
 )
-def test_slurm_says_how_much_time_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, seconds: float | None
-) -> None:
+def test_slurm_says_how_much_time_is_left(tmp_path, monkeypatch, text, seconds):
     folder = fake_slurm.install(tmp_path / "slurm", squeue=f"echo {text}")
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     assert job_seconds_left("17") == seconds

@@ -1,7 +1,5 @@
 """Time limits: by a clock that nobody sets, and with the name of the rank that holds up the others."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -24,12 +22,11 @@ from distbench.ipc.trial_files import (
     progress_file,
     result_file,
 )
-from distbench.launchers.base import RunningLaunch
 from distbench.record import Status
 from distbench.run.hang_diagnosis import HangSuspect, rank_outside_collective, stopped_rank, waits_text
 from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor
-from support.fault_table import Drill
+from support.fake_launches import FakeLaunch
 from support.runs import QUICK, Finished, record_of, run_in
 
 LIMITS = TimeLimits(start=1, step=1, trial=30)
@@ -46,14 +43,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch) -> Clock:
     """The clock that limits are measured by in this test."""
     made = Clock()
     monkeypatch.setattr(time, "monotonic", made)
     return made
 
 
-class TwoRanks(RunningLaunch):
+class TwoRankLaunch(FakeLaunch):
     """Two ranks in one step; what befalls them is told by ``during``, called whenever they are waited for."""
 
     def __init__(
@@ -71,7 +68,7 @@ class TwoRanks(RunningLaunch):
         self._during(self._waits)
         self._waits += 1
         assert self._clock.now < 1100, "no limit was noticed"
-        if self._waits < HEALTHY_WAITS:
+        if self._waits < ORDINARY_WAITS:
             return []
         return [RankExit(rank, 0, 0.0) for rank in range(2) if result_file(self.folder, rank).is_file()]
 
@@ -82,15 +79,12 @@ class TwoRanks(RunningLaunch):
     def process_states(self) -> Mapping[int, str]:
         return {0: "S", 1: "S", **self.stopped}
 
-    def stop(self) -> None:
-        """Nothing is left."""
-
 
 # four a second: twice the limit of a step
-HEALTHY_WAITS = 8
+ORDINARY_WAITS = 8
 
 
-def watched(ranks: TwoRanks, **options: bool) -> TrialMonitor:
+def watch(ranks: TwoRankLaunch, **options: bool) -> TrialMonitor:
     return TrialMonitor(ranks, ranks.folder, 2, LIMITS, StopRequest(), job_kind("measure"), **options)
 
 
@@ -102,9 +96,7 @@ def watched(ranks: TwoRanks, **options: bool) -> TrialMonitor:
         pytest.param(-1, True, marks=pytest.mark.drill("the clock goes 1 h back while a rank hangs")),
     ],
 )
-def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock, hours: float, hangs: bool
-) -> None:
+def test_a_clock_that_is_set_hides_no_hang_and_makes_none(tmp_path, monkeypatch, clock, hours, hangs):
     right = time.time
 
     def during(number: int) -> None:
@@ -113,33 +105,33 @@ def test_a_clock_that_is_set_hides_no_hang_and_makes_none(
         if not hangs:
             ranks.progress[0].report("time", number)
             ranks.progress[1].report("time", number)
-        if number == HEALTHY_WAITS - 2 and not hangs:
+        if number == ORDINARY_WAITS - 2 and not hangs:
             for rank in range(2):
                 result_file(tmp_path, rank).write_text("{}")
 
-    ranks = TwoRanks(tmp_path, clock, during)
-    assert watched(ranks).wait().status is (Status.HANG if hangs else Status.MEASURED)
+    ranks = TwoRankLaunch(tmp_path, clock, during)
+    assert watch(ranks).wait().status is (Status.HANG if hangs else Status.MEASURED)
 
 
 @pytest.mark.parametrize(("delivered", "status"), [((0, 1), Status.MEASURED), ((0,), Status.HANG)])
 def test_a_hang_when_every_rank_has_delivered_what_was_timed_costs_only_what_is_missing(
-    tmp_path: Path, clock: Clock, delivered: tuple[int, ...], status: Status
-) -> None:
-    ranks = TwoRanks(tmp_path, clock)
+    tmp_path, clock, delivered, status
+):
+    ranks = TwoRankLaunch(tmp_path, clock)
     for rank in delivered:
         partial_result_file(tmp_path, rank).write_text("{}")
-    ending = watched(ranks).wait()
+    ending = watch(ranks).wait()
     assert ending.status is status
     assert ending.reason.startswith("incomplete: exceeded limits.step" if len(delivered) == 2 else "exceeded")
 
 
-def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: Clock) -> None:
-    ranks = TwoRanks(tmp_path, clock)
+def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path, clock):
+    ranks = TwoRankLaunch(tmp_path, clock)
     for rank in range(2):
         partial_result_file(tmp_path, rank).write_text("{}")
     told = {"at": 1.0, "phase": "check", "types": ["Mismatch"], "message": "gradients: not synchronised"}
     error_file(tmp_path, 1).write_text(json.dumps(told))
-    assert watched(ranks).wait().status is Status.MISMATCH
+    assert watch(ranks).wait().status is Status.MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -155,16 +147,16 @@ def test_a_mismatch_is_one_whatever_was_delivered_before(tmp_path: Path, clock: 
     ],
 )
 def test_an_abort_has_the_message_of_the_exception_that_nobody_caught(
-    tmp_path: Path, clock: Clock, written: str, blamed: int, reason: str
-) -> None:
-    class Ended(TwoRanks):
+    tmp_path, clock, written, blamed, reason
+):
+    class Ended(TwoRankLaunch):
         def wait(self, seconds: float) -> list[RankExit]:
             super().wait(seconds)
             return [RankExit(0, -signal.SIGABRT, 1.0), RankExit(1, -signal.SIGKILL, 2.0)]
 
     ranks = Ended(tmp_path, clock)
     log_file(tmp_path, 0).write_text(written)
-    ending = watched(ranks).wait()
+    ending = watch(ranks).wait()
     assert ending.failure is not None
     assert (ending.status, ending.failure.rank) == (Status.CRASHED, blamed)
     assert reason in ending.reason
@@ -186,7 +178,7 @@ Current thread 0x00007f53e2b4a740 (most recent call first):
   File "/venv/site-packages/torch/_tensor.py", line 630 in backward
   File "/repo/distbench/strategies/torch_engine/engine.py", line 70 in forward_backward
 """
-ELSEWHERE = """
+OTHER_CODE = """
 Current thread 0x00007f53e2b4a740 (most recent call first):
   File "/venv/site-packages/torch/nn/functional.py", line 1697 in relu
   File "/venv/site-packages/torch/nn/modules/module.py", line 1773 in _wrapped_call_impl
@@ -195,8 +187,8 @@ Current thread 0x00007f53e2b4a740 (most recent call first):
 """
 
 
-def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
-    blamed = rank_outside_collective({0: WAITING, 1: f"{WAITING}later\n{ELSEWHERE}", 2: BACKWARD})
+def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks():
+    blamed = rank_outside_collective({0: WAITING, 1: f"{WAITING}later\n{OTHER_CODE}", 2: BACKWARD})
     assert blamed is not None
     assert blamed.rank == 1
     assert "forward (my model.py:12)" in blamed.evidence
@@ -206,14 +198,14 @@ def test_the_rank_that_waits_for_no_other_is_named_by_the_stacks() -> None:
     "logs",
     [
         {0: WAITING, 1: BACKWARD},
-        {0: ELSEWHERE, 1: ELSEWHERE},
-        {0: WAITING, 1: ELSEWHERE, 2: ELSEWHERE},
-        {0: ELSEWHERE},
-        {0: "nothing", 1: ELSEWHERE},
+        {0: OTHER_CODE, 1: OTHER_CODE},
+        {0: WAITING, 1: OTHER_CODE, 2: OTHER_CODE},
+        {0: OTHER_CODE},
+        {0: "nothing", 1: OTHER_CODE},
     ],
     ids=["all may wait", "none waits", "two wait for none", "one rank", "no stack"],
 )
-def test_without_evidence_against_one_rank_nobody_is_blamed(logs: dict[int, str]) -> None:
+def test_without_evidence_against_one_rank_nobody_is_blamed(logs):
     assert rank_outside_collective(logs) is None
 
 
@@ -226,7 +218,7 @@ ALONE = {
 
 @pytest.mark.train
 @pytest.mark.parametrize("waits", ALONE)
-def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits: str) -> None:
+def test_a_rank_that_waits_where_ranks_meet_is_not_blamed(waits):
     code = f"""
 import faulthandler, torch
 from distbench.worker.rendezvous import StoreExchange, join_process_group
@@ -240,12 +232,12 @@ faulthandler.dump_traceback_later(1, exit=True)
     )
     assert "rendezvous.py" in done.stderr, done.stderr
     stack = done.stderr.replace("Thread 0x", "Current thread 0x", 1)
-    assert rank_outside_collective({0: stack, 1: ELSEWHERE}) == rank_outside_collective(
-        {0: WAITING, 1: ELSEWHERE}
+    assert rank_outside_collective({0: stack, 1: OTHER_CODE}) == rank_outside_collective(
+        {0: WAITING, 1: OTHER_CODE}
     )
 
 
-def test_only_a_state_that_lasts_is_evidence() -> None:
+def test_only_a_state_that_lasts_is_evidence():
     assert stopped_rank({0: "S", 1: "D"}, {0: "D", 1: "S"}, "D") is None
     assert stopped_rank({0: "S", 1: "T"}, {0: "S", 1: "T"}, "D") is None
     assert stopped_rank({0: "D", 1: "D"}, {0: "D", 1: "D"}, "D") is None
@@ -257,46 +249,41 @@ def test_only_a_state_that_lasts_is_evidence() -> None:
 @pytest.mark.parametrize(
     ("stopped", "logs", "ahead", "blamed"),
     [
-        ({0: "T"}, {0: WAITING, 1: ELSEWHERE}, 0, 0),
-        ({0: "D"}, {0: WAITING, 1: ELSEWHERE}, 0, 1),
+        ({0: "T"}, {0: WAITING, 1: OTHER_CODE}, 0, 0),
+        ({0: "D"}, {0: WAITING, 1: OTHER_CODE}, 0, 1),
         ({1: "D"}, {0: WAITING, 1: WAITING}, None, 1),
-        ({}, {0: WAITING, 1: ELSEWHERE}, None, 1),
+        ({}, {0: WAITING, 1: OTHER_CODE}, None, 1),
         ({}, {0: WAITING, 1: WAITING}, None, None),
     ],
     ids=["one is stopped", "one is behind", "one waits for a device", "one waits for none", "all wait"],
 )
 def test_a_stopped_rank_is_blamed_first_and_then_one_that_is_behind(
-    tmp_path: Path,
-    clock: Clock,
-    stopped: dict[int, str],
-    logs: dict[int, str],
-    ahead: int | None,
-    blamed: int | None,
-) -> None:
-    ranks = TwoRanks(tmp_path, clock)
+    tmp_path, clock, stopped, logs, ahead, blamed
+):
+    ranks = TwoRankLaunch(tmp_path, clock)
     ranks.stopped, ranks.logs = stopped, logs
     if ahead is not None:
         ranks.progress[ahead].report("time", 2)
-    ending = watched(ranks).wait()
+    ending = watch(ranks).wait()
     assert ending.status is Status.HANG
     assert ending.failure is not None
     assert ending.failure.rank == blamed
 
 
-def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path: Path, clock: Clock) -> None:
-    ranks = TwoRanks(tmp_path, clock)
-    ranks.logs = {0: WAITING, 1: ELSEWHERE}
-    ending = watched(ranks, blame_by_stack=False).wait()
+def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path, clock):
+    ranks = TwoRankLaunch(tmp_path, clock)
+    ranks.logs = {0: WAITING, 1: OTHER_CODE}
+    ending = watch(ranks, blame_by_stack=False).wait()
     assert ending.failure is not None
     assert ending.failure.rank is None
 
 
-def test_where_ranks_wait_for_each_other_is_told() -> None:
+def test_where_ranks_wait_for_each_other_is_told():
     assert waits_text({0: WAITING, 1: BACKWARD}) == (
         "rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass"
     )
     assert waits_text({0: BACKWARD, 1: BACKWARD}) == "all ranks wait in a backward pass"
-    assert waits_text({0: WAITING, 1: "nothing"}) == waits_text({0: WAITING, 1: ELSEWHERE}) == ""
+    assert waits_text({0: WAITING, 1: "nothing"}) == waits_text({0: WAITING, 1: OTHER_CODE}) == ""
 
 
 HANG = ("Stops", "HoldsTheLock", "Ignores", "WaitInVain")
@@ -304,7 +291,7 @@ SUITE = QUICK + "launcher: local\nstrategies: [ddp]\n"
 
 
 @pytest.fixture(scope="module")
-def hung(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def hanging_run(tmp_path_factory) -> Finished:
     """A run of all models that hang in their own way."""
     models = ", ".join(f"ends:{model}" for model in HANG)
     text = SUITE.replace("step: 30", "step: 3") + f"axes: {{workload.user.model: [{models}]}}\n"
@@ -325,10 +312,8 @@ IN_VAIN = "all ranks wait in recv, called by trouble (ends.py:96)"
         pytest.param("WaitInVain", None, IN_VAIN, marks=pytest.mark.drill("each rank waits for the other")),
     ],
 )
-def test_a_hang_ends_at_its_limit_and_blames_by_evidence(
-    hung: Finished, drill: Drill, model: str, blamed: int | None, told: str
-) -> None:
-    record = record_of(hung, f"ends:{model}")
+def test_a_hang_ends_at_its_limit_and_blames_by_evidence(hanging_run, drill, model, blamed, told):
+    record = record_of(hanging_run, f"ends:{model}")
     drill.noticed(record["wall_s"])
     drill.seen(record["reason"])
     assert (record["status"], record["failure"]["rank"]) == ("hang", blamed)
@@ -338,7 +323,7 @@ def test_a_hang_ends_at_its_limit_and_blames_by_evidence(
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.drill("the clock of the ranks goes 2 h ahead in a trial")
-def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path: Path) -> None:
+def test_what_is_sampled_meanwhile_is_found_although_the_clock_was_set(tmp_path):
     text = SUITE.replace("small:Small", "ends:SetTheClock").replace("steps: 3", "steps: 30")
     record = run_in(tmp_path, text).record("ddp")
     assert record["status"] == "measured"

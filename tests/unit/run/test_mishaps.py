@@ -1,7 +1,5 @@
 """What distbench itself raises in one trial is that trial's failure; a full disk ends the run."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -14,21 +12,19 @@ import pytest
 
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from support.fault_table import Drill
+from support.pretended_suites import pretended_suite
 from support.runs import PLUGINS, Done, call
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [1]
-measure: {steps: STEPS, trials: 3}
-metrics: [steptime, throughput METRIC]
-launcher: {faulty: {file: "FAULT", rounds: [1], here: true}}
-strategies: [pretended]
-"""
+SUITE = pretended_suite(
+    world_sizes="[1]",
+    measure="{steps: STEPS, trials: 3}",
+    metrics="[steptime, throughput METRIC]",
+    launcher='{faulty: {file: "FAULT", rounds: [1], here: true}}',
+    strategies="[pretended]",
+)
 
 # a suite that names no metrics takes all that are found, so that this one is found by these tests alone
-CLUMSY = '''
+FAULTY_PLUGIN = '''
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -72,7 +68,7 @@ def files_of(most: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class Made:
+class FaultyRun:
     """A run of three trials, in the second of which something goes wrong."""
 
     def __init__(self, folder: Path, fault: str = "", metric: str = "", steps: int = 2) -> None:
@@ -85,7 +81,7 @@ class Made:
         )
         self.suite = str(folder / "suite.yaml")
         (folder / "plugins" / "metrics").mkdir(parents=True)
-        (folder / "plugins" / "metrics" / "clumsy.py").write_text(CLUMSY)
+        (folder / "plugins" / "metrics" / "clumsy.py").write_text(FAULTY_PLUGIN)
         self.plugins = os.pathsep.join([PLUGINS, str(folder / "plugins")])
 
     def run(self, *arguments: str) -> Done:
@@ -101,7 +97,7 @@ class Made:
         return sorted(self.stored.records(), key=lambda record: record.round)
 
 
-def says(record: Record, what: str) -> None:
+def error_text(record: Record, what: str) -> None:
     """*record* is of a trial that distbench failed, by *what*."""
     assert record.status == "crashed"
     assert record.reason == f"internal error in distbench or a plug-in: {what}"
@@ -119,23 +115,21 @@ def says(record: Record, what: str) -> None:
         ),
     ],
 )
-def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(
-    tmp_path: Path, drill: Drill, fault: str
-) -> None:
-    made = Made(tmp_path, fault)
+def test_what_a_launcher_raises_fails_its_trial_and_the_suite_goes_on(tmp_path, drill, fault):
+    made = FaultyRun(tmp_path, fault)
     done = made.run()
     drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
     assert done.returncode == 1 and "report: " in done.stdout
     first, second, third = made.records()
     assert (first.status, third.status) == ("measured", "measured")
-    says(second, "ValueError: 40 is not a valid Signals")
+    error_text(second, "ValueError: 40 is not a valid Signals")
     made.file.unlink()
     assert call("run", "--resume", str(made.stored.folder), "--retry-failed").returncode == 0
 
 
 @pytest.mark.drill("the launcher raises while it prepares")
-def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path: Path, drill: Drill) -> None:
-    made = Made(tmp_path, "prepare raises")
+def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path, drill):
+    made = FaultyRun(tmp_path, "prepare raises")
     done = made.run()
     drill.seen(done.stderr)
     assert done.returncode == 1
@@ -161,28 +155,26 @@ def test_what_is_raised_while_preparing_fails_the_trials_that_need_it(tmp_path: 
     ],
     ids=["summary", "value", "sampler"],
 )
-def test_what_a_metric_raises_fails_each_trial_of_its_own(
-    tmp_path: Path, drill: Drill, at: str, what: str
-) -> None:
-    made = Made(tmp_path, metric=at)
+def test_what_a_metric_raises_fails_each_trial_of_its_own(tmp_path, drill, at, what):
+    made = FaultyRun(tmp_path, metric=at)
     done = made.run()
     drill.seen(next(line for line in done.stderr.splitlines() if "crashed" in line))
     assert done.returncode == 1
     records = made.records()
     assert len(records) == 3
     for record in records:
-        says(record, what)
+        error_text(record, what)
 
 
-def test_a_trial_that_nobody_watches_is_ended(tmp_path: Path) -> None:
-    made = Made(tmp_path, "hang", metric="sampler")
+def test_a_trial_that_nobody_watches_is_ended(tmp_path):
+    made = FaultyRun(tmp_path, "hang", metric="sampler")
     made.run()
     assert made.file.with_suffix(".stopped").exists()
 
 
 @pytest.mark.drill("the disk is full in the middle of a trial")
-def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, drill: Drill) -> None:
-    made = Made(tmp_path, steps=1_500)
+def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path, drill):
+    made = FaultyRun(tmp_path, steps=1_500)
     with files_of(10_000):
         done = made.run()
     drill.seen(done.stderr.splitlines()[-1])
@@ -197,8 +189,8 @@ def test_a_full_disk_ends_the_run_with_the_line_to_resume_it(tmp_path: Path, dri
 
 
 @pytest.mark.drill("ranks leave no byte of the disk")
-def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Drill) -> None:
-    made = Made(tmp_path, "fill")
+def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path, drill):
+    made = FaultyRun(tmp_path, "fill")
     made.out.mkdir()
     run = f"{sys.executable} -m distbench run"
     script = (
@@ -235,8 +227,8 @@ def test_a_disk_that_ranks_have_filled_fails_no_trial(tmp_path: Path, drill: Dri
 
 
 @pytest.mark.drill("the disk is full while the report is written")
-def test_numbers_are_printed_even_if_the_report_finds_no_room(tmp_path: Path, drill: Drill) -> None:
-    made = Made(tmp_path)
+def test_numbers_are_printed_even_if_the_report_finds_no_room(tmp_path, drill):
+    made = FaultyRun(tmp_path)
     with files_of(200_000):
         done = made.run()
     drill.seen(done.stderr.splitlines()[-1])

@@ -1,14 +1,9 @@
 """A machine on which others compute: what a run says of it, when, and what it does about it."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,25 +15,19 @@ from distbench.cli.extra_rounds import NoisyTrialRounds
 from distbench.cli.preflight import CpuContention
 from distbench.run import Observer
 from distbench.suite import load_suite
+from support.leftover_processes import busy_processes
+from support.pretended_suites import pretended_suite
 from support.records import case, failed, measured
 from support.run_histories import stored
 from support.runs import call
 
-SUITE = """
-workload: {mlp: {}}
-batch: {global_batch_size: 8}
-world_sizes: [2]
-measure: {steps: 3, trials: 1}
-metrics: [steptime, throughput, band]
-launcher: pretend
-strategies: [{pretended: {does: [works, also-works]}}]
-"""
+SUITE = pretended_suite(measure="{steps: 3, trials: 1}", metrics="[steptime, throughput, band]")
 DDP, FSDP, ZERO, ONE = case("ddp"), case("fsdp"), case("zero2"), case("single", 1)
 Run = Callable[..., tuple[dict[str, Any], str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     """Run a suite all of whose trials are disturbed; return its results, and what was said meanwhile."""
 
     def made(*arguments: str) -> tuple[dict[str, Any], str]:
@@ -50,31 +39,31 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def test_a_noisy_trial_is_told_as_one_when_it_ends(run: Run) -> None:
+def test_a_noisy_trial_is_told_as_one_when_it_ends(run):
     _, told = run()
     assert "pretended/ws2/mb4/fp32 round 1: measured, noisy (a marching band passed), " in told
     assert told.count(": measured, ") == told.count(": measured, noisy (") == 2
 
 
 @pytest.mark.parametrize("way", [["--repeat-noisy", "2"], ["--set", "measure.repeat_noisy=2"]])
-def test_noisy_trials_are_repeated_as_often_as_allowed(run: Run, way: list[str]) -> None:
+def test_noisy_trials_are_repeated_as_often_as_allowed(run, way):
     results, told = run(*way)
     assert [each["trials"] for each in results["cases"]] == [3, 3]
     assert told.count("repeating noisy trials of pretended") == 2
     assert told.count("still noisy after 2 repeats, the maximum (measure.repeat_noisy") == 1
 
 
-def test_the_option_has_the_last_word_on_what_the_suite_repeats(run: Run) -> None:
+def test_the_option_has_the_last_word_on_what_the_suite_repeats(run):
     results, _ = run("--set", "measure.repeat_noisy=2", "--repeat-noisy", "0")
     assert [each["trials"] for each in results["cases"]] == [1, 1]
 
 
-def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
+def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path):
     run = stored(
         tmp_path,
         1,
-        *(noisy(DDP, 1000), measured(DDP, 1000, round_=1)),
-        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(noisy(FSDP, 900), round=2)),
+        *(disturbed(DDP, 1000), measured(DDP, 1000, round_=1)),
+        *(measured(FSDP, 900), measured(FSDP, 900, round_=1), replace(disturbed(FSDP, 900), round=2)),
         *(failed(ZERO), failed(ZERO, round_=1)),
     )
     # the second has its two quiet trials, and the last was never disturbed
@@ -82,7 +71,7 @@ def test_only_cases_that_lack_quiet_trials_are_repeated(tmp_path: Path) -> None:
     assert NoisyTrialRounds(Observer(), 2, max_repeats=0)(run) == []
 
 
-def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:
+def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run):
     results, _ = run("--set", "measure.repeat_noisy=1")
     folder = str(Path(results["report"]).parent)
     again = json.loads(call("run", "--resume", folder, "--json").stdout)
@@ -91,14 +80,14 @@ def test_a_resumed_run_repeats_no_more_than_is_allowed_in_all(run: Run) -> None:
     assert [each["trials"] for each in more["cases"]] == [3, 3]
 
 
-def test_noisy_trials_are_repeated_before_the_pick_is_settled(run: Run) -> None:
+def test_noisy_trials_are_repeated_before_the_pick_is_settled(run):
     """No noisy case can be recommended, so that there is nothing to settle, and no end without a limit."""
     results, told = run("--set", "measure.repeat_noisy=1", "--until-settled")
     assert [each["trials"] for each in results["cases"]] == [2, 2]
     assert told.index("repeating noisy trials") < told.index("still noisy") < told.index("nothing to settle")
 
 
-def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
+def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path):
     (tmp_path / "suite.yaml").write_text(SUITE)
     keys = ("--set", "measure.repeat_noisy=2", "--set", "limits.trial=100", "--set", "limits.prepare=50")
     plan = ("plan", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), *keys)
@@ -110,24 +99,24 @@ def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path: Path) -> None:
     assert "preparation 50 s; per trial:" in " ".join(call(*plan).stdout.split())
 
 
-def test_nothing_is_repeated_unless_it_is_asked_for(run: Run) -> None:
+def test_nothing_is_repeated_unless_it_is_asked_for(run):
     results, told = run()
     assert [each["trials"] for each in results["cases"]] == [1, 1]
     assert "repeat" not in told
 
 
-def test_a_quiet_trial_is_not_repeated(run: Run) -> None:
+def test_a_quiet_trial_is_not_repeated(run):
     results, told = run("--repeat-noisy", "2", "--set", "metrics=[steptime, throughput]")
     assert [each["trials"] for each in results["cases"]] == [1, 1]
     assert "noisy" not in told
 
 
-def noisy(of: Any, pace: float, **values: float) -> Any:
+def disturbed(of: Any, pace: float, **values: float) -> Any:
     return replace(measured(of, pace, **values), degraded="others took 79% of the CPU time")
 
 
-def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommended(tmp_path: Path) -> None:
-    folder = stored(tmp_path, 1, noisy(FSDP, 900), noisy(DDP, 1000), noisy(ZERO, 950)).folder
+def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommended(tmp_path):
+    folder = stored(tmp_path, 1, disturbed(FSDP, 900), disturbed(DDP, 1000), disturbed(ZERO, 950)).folder
     done = call("pick", str(folder))
     text = " ".join(done.stdout.split())
     assert done.returncode == 1
@@ -147,8 +136,8 @@ def test_where_all_trials_were_noisy_their_order_is_told_but_nothing_is_recommen
     assert [each["case"] for each in told["provisional"]] == ["ddp", "zero2", "fsdp"]
 
 
-def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path: Path) -> None:
-    rows = (noisy(DDP, 1000, memory_peak=3e6), noisy(FSDP, 900, memory_peak=2e6))
+def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path):
+    rows = (disturbed(DDP, 1000, memory_peak=3e6), disturbed(FSDP, 900, memory_peak=2e6))
     folder = stored(tmp_path, 1, *rows).folder
     text = " ".join(call("show", str(folder)).stdout.split())
     assert "Noise does not change memory: fsdp needs the least, 1.91 MiB per device." in text
@@ -156,15 +145,15 @@ def test_what_noise_does_not_change_is_told_beside_the_order(tmp_path: Path) -> 
     assert "Fastest on" not in text
 
 
-def test_what_would_not_fit_is_in_no_provisional_order(tmp_path: Path) -> None:
-    folder = stored(tmp_path, 1, noisy(DDP, 1000, memory_peak=1e9), noisy(FSDP, 900)).folder
+def test_what_would_not_fit_is_in_no_provisional_order(tmp_path):
+    folder = stored(tmp_path, 1, disturbed(DDP, 1000, memory_peak=1e9), disturbed(FSDP, 900)).folder
     text = " ".join(call("pick", str(folder), "--memory", "100MiB").stdout.split())
     assert "noise may have changed it: fsdp 900 (spread unknown)." in text
     assert "Excluded: ddp: does not fit" in text
 
 
 def paces(of: Any, *values: float, is_noisy: bool = False) -> list[Any]:
-    make = noisy if is_noisy else measured
+    make = disturbed if is_noisy else measured
     return [make(of, value, round_=place) for place, value in enumerate(values)]
 
 
@@ -187,16 +176,14 @@ def paces(of: Any, *values: float, is_noisy: bool = False) -> list[Any]:
     ],
     ids=["one trial each", "the noisy one faster", "as fast", "much slower"],
 )
-def test_a_quiet_case_is_not_recommended_over_a_noisy_one_that_may_be_faster(
-    tmp_path: Path, fsdp: list[float], ddp: list[float], told: str
-) -> None:
+def test_a_quiet_case_is_not_recommended_over_a_noisy_one_that_may_be_faster(tmp_path, fsdp, ddp, told):
     records = [*paces(DDP, *ddp, is_noisy=True), *paces(FSDP, *fsdp)]
     text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
     assert text.startswith(told)
 
 
-def test_a_provisional_order_is_that_of_the_goal(tmp_path: Path) -> None:
-    lean, fast = noisy(FSDP, 900, memory_peak=2e6), noisy(DDP, 1000, memory_peak=3e6)
+def test_a_provisional_order_is_that_of_the_goal(tmp_path):
+    lean, fast = disturbed(FSDP, 900, memory_peak=2e6), disturbed(DDP, 1000, memory_peak=3e6)
     folder = str(stored(tmp_path, 1, lean, fast).folder)
     orders = {
         goal: [
@@ -210,14 +197,14 @@ def test_a_provisional_order_is_that_of_the_goal(tmp_path: Path) -> None:
     assert "best first, in tokens/s with 95% intervals; noise may have changed it: fsdp 900 (" in text
 
 
-def test_quiet_cases_on_fewer_devices_do_not_move_the_answer_there(tmp_path: Path) -> None:
+def test_quiet_cases_on_fewer_devices_do_not_move_the_answer_there(tmp_path):
     records = [*paces(ONE, 500, 501, 502), *paces(DDP, 900, 901, 902, is_noisy=True)]
     text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
     assert text.startswith("Not settled on 2 devices: 1 of 1 case was measured on a noisy machine")
     assert "By number of devices: 1: single, 501 tokens/s; 2: not settled, ddp leads under noise." in text
 
 
-def test_the_second_device_is_compared_with_one(tmp_path: Path) -> None:
+def test_the_second_device_is_compared_with_one(tmp_path):
     records = [*paces(ONE, 500, 501, 502), *paces(DDP, 900, 901, 902), *paces(FSDP, 800, 801, 802)]
     text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
     found = re.search(
@@ -231,14 +218,14 @@ def test_the_second_device_is_compared_with_one(tmp_path: Path) -> None:
     assert low < value < high
 
 
-def test_devices_on_which_all_cases_failed_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_devices_on_which_all_cases_failed_are_named_with_the_reason(tmp_path):
     records = [*paces(ONE, 500, 501, 502), failed(DDP), failed(FSDP)]
     text = " ".join(call("pick", str(stored(tmp_path, 3, *records).folder)).stdout.split())
     assert text.startswith("Train with single on 1 device: 501")
     assert "2: 2 of 2 cases: crashed: rank 1 in time: RuntimeError: no." in text
 
 
-def test_no_case_that_may_be_chosen_is_no_case_of_none(tmp_path: Path) -> None:
+def test_no_case_that_may_be_chosen_is_no_case_of_none(tmp_path):
     folder = stored(tmp_path, 3, *paces(ONE, 500, 501), failed(DDP), failed(FSDP)).folder
     text = " ".join(call("pick", str(folder), "--devices", "2").stdout.split())
     assert text.startswith("No recommendation for 2 devices: 2 of 2 cases: crashed: rank 1 in time: ")
@@ -254,20 +241,8 @@ strategies: [ddp]
 """
 
 
-@contextmanager
-def busy() -> Iterator[None]:
-    """Have a process that is not of this one take one CPU."""
-    # the shell that starts it ends, so that it descends from nobody here
-    command = f"{sys.executable} -c 'while True: pass' >/dev/null 2>&1 & echo $!"
-    pid = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    try:
-        yield
-    finally:
-        subprocess.run(["kill", pid], check=True)
-
-
 @pytest.fixture
-def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
+def load_watch(tmp_path) -> Callable[..., CpuContention]:
     def made(changes: str = "") -> CpuContention:
         (tmp_path / "suite.yaml").write_text(LOCAL + changes)
         suite = load_suite(tmp_path / "suite.yaml")
@@ -277,9 +252,9 @@ def neighbours(tmp_path: Path) -> Callable[..., CpuContention]:
 
 
 @pytest.mark.train
-def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable[..., CpuContention]) -> None:
-    watch = neighbours()
-    with busy():
+def test_a_busy_machine_is_warned_of_before_the_first_trial(load_watch):
+    watch = load_watch()
+    with busy_processes(1):
         warnings = (time.sleep(0.2) or watch.warning() for _ in range(50))
         warning = next(filter(None, warnings), "")
     assert warning.startswith("warning: other processes used ")
@@ -287,14 +262,10 @@ def test_a_busy_machine_is_warned_of_before_the_first_trial(neighbours: Callable
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        "metrics: [steptime, throughput]\n",
-        "metrics: [{telemetry: {max_foreign_cpu: 1.0}}]\n",
-    ],
+    "changes", ["metrics: [steptime, throughput]\n", "metrics: [{telemetry: {max_foreign_cpu: 1.0}}]\n"]
 )
-def test_who_does_not_mind_is_not_warned(neighbours: Callable[..., CpuContention], changes: str) -> None:
-    watch = neighbours(changes)
-    with busy():
+def test_who_does_not_mind_is_not_warned(load_watch, changes):
+    watch = load_watch(changes)
+    with busy_processes(1):
         time.sleep(1.5)
         assert watch.warning() == ""

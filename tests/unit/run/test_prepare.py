@@ -1,13 +1,10 @@
 """What is built before anything is timed: stale locks, op folders, and the ``prepare`` command."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import pytest
 
 from distbench import plan
 from distbench.core import registry
-from distbench.core.case import Device, PluginChoice
+from distbench.core.case import PluginChoice
 from distbench.core.machine import Machine
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildEvent, BuildItem, read_items
@@ -25,15 +22,17 @@ from distbench.run.builds import BuildProgress, build_all
 from distbench.strategies._deepspeed.ops import clear_stale_locks
 from distbench.suite import load_suite
 from distbench.system.machine import ops_folder, package_versions
-from support.runs import PLUGINS, QUICK, Done, Finished
+from support.runs import PLUGINS, QUICK
+from support.suites import SuiteText, write_suite
 
-Command = Callable[..., Done]
-WORK = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
+WORK = SuiteText(
+    "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\nmetrics: [steptime]\n"
+)
 MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Path:
+def lock(tmp_path) -> Path:
     """Where torch's builder keeps the lock of one op."""
     folder = tmp_path / "deepspeed_shm_comm"
     folder.mkdir()
@@ -41,19 +40,19 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.mark.drill("cache: a stale lock in a folder of an op")
-def test_a_build_lock_that_nobody_holds_is_removed_and_told_of(lock: Path) -> None:
+def test_a_build_lock_that_nobody_holds_is_removed_and_told_of(lock):
     lock.touch()
     assert clear_stale_locks(lock.parent.parent) == [lock]
     assert not lock.exists()
 
 
-def test_a_build_lock_that_a_process_holds_is_left_alone(lock: Path) -> None:
+def test_a_build_lock_that_a_process_holds_is_left_alone(lock):
     with lock.open("w"):
         assert clear_stale_locks(lock.parent.parent) == []
         assert lock.exists()
 
 
-def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) -> None:
+def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock):
     lock.touch()
     with ThreadPoolExecutor() as builder:
         release = builder.submit(lambda: (time.sleep(0.1), lock.unlink()))
@@ -61,7 +60,7 @@ def test_a_build_lock_that_is_being_released_is_left_to_its_builder(lock: Path) 
         release.result()
 
 
-def test_ops_of_two_environments_do_not_share_a_folder() -> None:
+def test_ops_of_two_environments_do_not_share_a_folder():
     zero = registry.create_plugin("strategies", PluginChoice("zero"))
     assert zero.extensions_folder("cpu") != zero.extensions_folder("cuda")
 
@@ -74,9 +73,7 @@ def items(folder: Path, text: str, machine: Machine = MACHINE, work: str = WORK)
     return read_items(folder / "prepare" / "0" / "prepare.json")
 
 
-def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(tmp_path, monkeypatch):
     monkeypatch.setenv(PLUGIN_PATH_VARIABLE, PLUGINS)
     built = items(tmp_path, "strategies: [compiled]\naxes: {optimizer.name: [adamw, sgd]}\n")
     asked = [item.data["optimizer"]["name"] for item in built if item.kind == "strategy"]
@@ -84,15 +81,13 @@ def test_each_case_for_which_a_strategy_builds_something_else_is_prepared(
 
 
 @pytest.mark.parametrize(("device", "built"), [("cpu", ["metric memory"]), ("cuda", [])])
-def test_an_allocator_that_counts_is_built_for_cpus_alone(
-    tmp_path: Path, device: Device, built: list[str]
-) -> None:
+def test_an_allocator_that_counts_is_built_for_cpus_alone(tmp_path, device, built):
     machine, work = dataclasses.replace(MACHINE, device=device), WORK.replace("steptime", "steptime, memory")
     asked = items(tmp_path, "strategies: [ddp]\n", machine, work)
     assert [item.name for item in asked if item.kind == "metric"] == built
 
 
-class Notes(Observer):
+class MessageLog(Observer):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -100,8 +95,8 @@ class Notes(Observer):
         self.said.append(text)
 
 
-def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not() -> None:
-    now, notes = [0.0], Notes()
+def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not():
+    now, notes = [0.0], MessageLog()
     progress = BuildProgress(notes, 2, lambda: now[0])
     progress.process_started()
     for item in ("initial weights of mlp (a)", "op cpu_adam"):
@@ -115,7 +110,7 @@ def test_what_takes_long_is_told_by_its_name_once_and_what_does_not_is_not() -> 
     assert notes.said == ["building op cpu_adam, once on this machine (more than 5 s)"]
 
 
-def test_what_several_strategies_need_is_built_once(tmp_path: Path) -> None:
+def test_what_several_strategies_need_is_built_once(tmp_path):
     built = items(tmp_path, "strategies: [{zero: {stage: [1, 2], optimizer_kernel: [torch, deepspeed]}}]\n")
     assert [item.name for item in built if item.kind == "strategy"] == [
         "DeepSpeed's C++ ops deepspeed_shm_comm",
@@ -124,9 +119,8 @@ def test_what_several_strategies_need_is_built_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: kept\nstrategies: [ddp]\n")
+def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench, tmp_path):
+    suite = write_suite(tmp_path, QUICK + "launcher: kept\nstrategies: [ddp]\n")
     cache = {"DISTBENCH_CACHE": str(tmp_path / "cache")}
     done = distbench("prepare", str(suite), **cache)
     assert done.returncode == 0, done.stderr
@@ -139,9 +133,7 @@ def test_prepare_builds_what_a_run_then_finds_and_mends_it(distbench: Command, t
 
 
 @pytest.mark.train
-def test_ranks_take_an_op_that_was_built_as_it_is(
-    run_suite: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_take_an_op_that_was_built_as_it_is(run_suite, tmp_path, monkeypatch):
     """DeepSpeed would ask ninja first, before that what processor this is, and compile to probe it."""
     asked, tools = tmp_path / "asked", tmp_path / "bin"
     tools.mkdir()
@@ -160,20 +152,16 @@ def test_ranks_take_an_op_that_was_built_as_it_is(
 
 
 @pytest.mark.train
-def test_without_a_compiler_memory_is_absent_with_the_reason(distbench: Command, tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "strategies: [ddp]\n")
+def test_without_a_compiler_memory_is_absent_with_the_reason(distbench, tmp_path):
+    suite = write_suite(tmp_path, QUICK + "strategies: [ddp]\n")
     nowhere = {"DISTBENCH_CACHE": str(tmp_path / "cache"), "CXX": "no-such-compiler"}
     done = distbench("run", str(suite), "--out", str(tmp_path / "out"), "--json", **nowhere)
     assert done.returncode == 0, done.stderr
     assert '"memory_peak": "exact bytes on a CPU need a C++ compiler' in done.stdout
 
 
-def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(
-    distbench: Command, tmp_path: Path
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(QUICK + "launcher: pretend\nstrategies: [ddp]\n")
+def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(distbench, tmp_path):
+    suite = write_suite(tmp_path, QUICK + "launcher: pretend\nstrategies: [ddp]\n")
     done = distbench("prepare", str(suite), "--device", "cuda")
     assert (done.returncode, "preparing for 2 GPUs on another machine" in done.stderr) == (0, True), (
         done.stderr
@@ -184,7 +172,7 @@ def test_a_login_node_prepares_for_as_many_gpus_as_the_suite_asks_for(
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_what_deepspeed_builds_only_where_it_sees_a_gpu_is_said(distbench: Command, tmp_path: Path) -> None:
+def test_what_deepspeed_builds_only_where_it_sees_a_gpu_is_said(distbench, tmp_path):
     suite = tmp_path / "suite.yaml"
     zero = "zero: {stage: 1, optimizer_kernel: [torch, deepspeed]}"
     suite.write_text(QUICK + f"launcher: kept\nstrategies: [ddp, {zero}]\n")

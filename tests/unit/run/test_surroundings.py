@@ -1,20 +1,16 @@
 """Runs in folders whose names the locale can't decode, and what they leave in TMPDIR."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from support.fault_table import Drill
 from support.runs import MODELS, QUICK, call
 
-NO_COERCION = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-NO_TEXT = os.fsdecode(b"\xe9 \xff")
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+NON_UTF8_PATH = os.fsdecode(b"\xe9 \xff")
 
 
 @pytest.mark.train
@@ -25,13 +21,13 @@ NO_TEXT = os.fsdecode(b"\xe9 \xff")
         pytest.param(
             "é 漢",
             "é 漢",
-            NO_COERCION,
+            C_LOCALE,
             marks=pytest.mark.drill("LC_ALL=C without coercion, and é 漢 in --out and TMPDIR"),
             id="the locale is ASCII",
         ),
         pytest.param(
             "usual",
-            NO_TEXT,
+            NON_UTF8_PATH,
             {},
             marks=pytest.mark.drill("bytes that are no UTF-8 in TMPDIR"),
             id="the bytes are no UTF-8",
@@ -39,8 +35,8 @@ NO_TEXT = os.fsdecode(b"\xe9 \xff")
     ],
 )
 def test_a_path_that_the_locale_cannot_decode_takes_nothing_from_a_run(
-    tmp_path: Path, drill: Drill, place: str, temporary_place: str, locale: dict[str, str]
-) -> None:
+    tmp_path, drill, place, temporary_place, locale
+):
     (tmp_path / "suite.yaml").write_text(QUICK + "launcher: local\nstrategies: [ddp]\n")
     out, temporary = tmp_path / place / "out", tmp_path / temporary_place / "tmp"
     temporary.mkdir(parents=True)
@@ -68,10 +64,10 @@ def test_a_path_that_the_locale_cannot_decode_takes_nothing_from_a_run(
 
 
 @pytest.mark.drill("bytes that are no UTF-8 in --out")
-def test_a_run_folder_that_no_table_could_be_read_from_is_refused(tmp_path: Path, drill: Drill) -> None:
+def test_a_run_folder_that_no_table_could_be_read_from_is_refused(tmp_path, drill):
     (tmp_path / "suite.yaml").write_text(QUICK + "launcher: pretend\nstrategies: [pretended]\n")
-    done = call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / NO_TEXT))
+    done = call("run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / NON_UTF8_PATH))
     drill.seen(done.stderr)
     assert done.returncode == 2
     assert "can't create a folder for the run: DuckDB accepts only UTF-8 paths" in done.stderr
-    assert not (tmp_path / NO_TEXT).exists()
+    assert not (tmp_path / NON_UTF8_PATH).exists()

@@ -1,12 +1,9 @@
 """An exception of the user's own model: its file and line, told once, and no trial that only repeats it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,7 @@ from distbench.record import NOT_LAUNCHED_TEXT, Record, Status
 from distbench.record.run_folder import Run
 from distbench.run.user_errors import UserErrors
 from support.records import case, failed, job_of, measured
-from support.runs import MODELS, QUICK, Finished, call, call_outside
+from support.runs import MODELS, QUICK, call, call_outside
 
 BF16 = PrecisionConfig(compute="bf16")
 ERROR = "RuntimeError at mine.py:7: no view"
@@ -62,9 +59,7 @@ TRIED = [
 
 
 @pytest.mark.parametrize(("why", "records", "next_case"), REPEATED)
-def test_a_trial_that_can_only_repeat_the_error_is_not_launched(
-    why: str, records: list[Record], next_case: Case
-) -> None:
+def test_a_trial_that_can_only_repeat_the_error_is_not_launched(why, records, next_case):
     reason = decided(records).skip_reason(PlannedTrial(next_case))
     assert reason.startswith(
         f"{NOT_LAUNCHED_TEXT}: RuntimeError at mine.py:7 ended {records[0].case.name}"
@@ -74,11 +69,11 @@ def test_a_trial_that_can_only_repeat_the_error_is_not_launched(
 
 
 @pytest.mark.parametrize(("why", "records", "next_case"), TRIED)
-def test_a_trial_that_may_go_otherwise_is_launched(why: str, records: list[Record], next_case: Case) -> None:
+def test_a_trial_that_may_go_otherwise_is_launched(why, records, next_case):
     assert decided(records).skip_reason(PlannedTrial(next_case)) == "", why
 
 
-def test_what_only_a_check_raises_stops_no_timed_trial() -> None:
+def test_what_only_a_check_raises_stops_no_timed_trial():
     check = job_of("check", role="reference")
     in_check = replace(raised(SINGLE, step="check 0"), job=check)
     by_ddp = replace(raised(of("ddp"), step="check 0"), job=check)
@@ -121,9 +116,7 @@ def of_a_library():
     ids=["a library raises", "raised instead", "not in the user's code"],
 )
 @pytest.mark.parametrize("form", ["module", "package", "plain module of installed ones"])
-def test_the_line_is_the_innermost_of_the_users_own_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str, line: str, form: str
-) -> None:
+def test_the_line_is_the_innermost_of_the_users_own_files(tmp_path, monkeypatch, make, line, form):
     user_line = user_code()
     folder = tmp_path / ("site-packages" if form.startswith("plain") else "src")
     file = folder / "own" / "mine.py" if form == "package" else folder / "mine.py"
@@ -144,7 +137,7 @@ def test_the_line_is_the_innermost_of_the_users_own_files(
             importlib.sys.modules.pop(loaded, None)  # type: ignore[attr-defined]
 
 
-def test_a_file_that_is_no_python_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_python_has_its_line(tmp_path, monkeypatch):
     (tmp_path / "unfinished.py").write_text("import json\n\ndef build(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SyntaxError) as caught:
@@ -175,9 +168,7 @@ SUITE = QUICK.replace("small:Small", "odd:OwnMistake").replace("global_batch", "
 
 
 @pytest.mark.train
-def test_the_error_of_a_model_is_told_once_and_resume_goes_on_after_its_correction(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_the_error_of_a_model_is_told_once_and_resume_goes_on_after_its_correction(run_suite):
     finished = run_suite(SUITE)
     place = f"RuntimeError at {line_of('OwnMistake', 'half.view')}"
     statuses = {name.partition("/")[0]: each["status"] for name, each in finished.cases.items()}
@@ -199,7 +190,7 @@ def test_the_error_of_a_model_is_told_once_and_resume_goes_on_after_its_correcti
 
 
 @pytest.mark.train
-def test_an_error_under_one_wrapper_leaves_the_others_alone(run_suite: Callable[..., Finished]) -> None:
+def test_an_error_under_one_wrapper_leaves_the_others_alone(run_suite):
     loss = 'small:Small", loss_function: "odd:of_the_bare_module"'
     finished = run_suite(QUICK.replace('small:Small"', loss) + "strategies: [ddp, fsdp]\n")
     record = finished.record("ddp")
@@ -220,7 +211,7 @@ strategies: [ddp]
 
 
 @pytest.mark.train
-def test_a_plan_tells_what_is_wrong_with_each_callable(tmp_path: Path) -> None:
+def test_a_plan_tells_what_is_wrong_with_each_callable(tmp_path):
     (tmp_path / "suite.yaml").write_text(PLANNED)
     done = call_outside("plan", str(tmp_path / "suite.yaml"))
     odd = MODELS / "odd.py"
@@ -238,7 +229,7 @@ def test_a_plan_tells_what_is_wrong_with_each_callable(tmp_path: Path) -> None:
 
 
 @pytest.mark.train
-def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_path: Path) -> None:
+def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_path):
     models = '["small:Small", "odd:LooksAtItsWeights"]'
     (tmp_path / "suite.yaml").write_text(QUICK.replace('"small:Small"', models) + "strategies: [ddp]\n")
     done = call_outside("plan", str(tmp_path / "suite.yaml"))
@@ -247,7 +238,7 @@ def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_p
 
 
 @pytest.mark.train
-def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path: Path) -> None:
+def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path):
     models = '["small:Small", "odd:Synchronised", "odd:BatchNorm", "odd:OfTwoDtypes"]'
     text = QUICK.replace('"small:Small"', models) + "precision: [fp32, bf16]\nstrategies: [ddp]\n"
     (tmp_path / "suite.yaml").write_text(text)
@@ -268,9 +259,7 @@ def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path: Path
 
 
 @pytest.mark.train
-def test_a_run_launches_nothing_of_a_model_that_can_not_be_constructed(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_run_launches_nothing_of_a_model_that_can_not_be_constructed(run_suite):
     text = QUICK.replace("small:Small", "odd:NoConstructor") + "precision: [fp32, bf16]\nstrategies: [ddp]\n"
     finished = run_suite(text)
     assert {each["status"] for each in finished.cases.values()} == {"prepare_failed"}

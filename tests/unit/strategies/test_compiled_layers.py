@@ -1,7 +1,5 @@
 """torch.compile without a compiler: which layers are compiled, and what is told of one that is not."""
 
-from __future__ import annotations
-
 import pytest
 
 from distbench.core.machine import Machine
@@ -14,7 +12,7 @@ from support.records import case
 
 
 @pytest.mark.parametrize("recomputes", ["selective", "full"])
-def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> None:
+def test_layers_that_gather_and_recompute_are_not_compiled(recomputes):
     machine = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
 
     def problem(stage: int, compile_: str, activation_checkpointing: str) -> str | None:
@@ -26,7 +24,7 @@ def test_layers_that_gather_and_recompute_are_not_compiled(recomputes: str) -> N
     assert problem(3, "default", "none") is None
 
 
-def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> None:
+def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words():
     said = "model.cpp:3:10: fatal error: omp.h: No such file or directory"
     message = f"CppCompileError: C++ compile error\n\nCommand:\ng++\n\nOutput:\n{said}\n\n\nSet TORCH_LOGS"
     error = RankError(1.0, "warmup 0", ["InductorError"], message)
@@ -36,7 +34,7 @@ def test_a_layer_that_does_not_compile_is_told_by_the_compilers_own_words() -> N
     )
 
 
-def test_a_trial_that_compiles_in_its_window_is_not_compared() -> None:
+def test_a_trial_that_compiles_in_its_window_is_not_compared():
     samples: dict[str, list[list[float | None]]] = {"compile_in_window_s": [[None], [2.5]]}
     said = StepTime().degraded_reason(TrialData(case("ddp"), 16, samples, {}))
     assert said == "torch.compile ran for 2.5 s inside the timed window; increase measure.warmup"

@@ -1,12 +1,8 @@
 """Context parallelism: whose rows may be cut by positions, what moves, and if it is the same training."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
@@ -15,20 +11,20 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.jobs.convergence.verdict import ConvergenceEvidence
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.arms import DIFFERS, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
 from support import planned_suites
 from support.records import case
-from support.runs import Finished
-from support.theory_checks import against_theory
+from support.suites import SuiteText
+from support.theory_checks import against_theory, assert_same_training
 
 OPTIONS = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 32}
-MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
+MODEL = SuiteText(f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}")
 # rows, layers, positions, width
-B, L, S, D = 8, 2, 32, 64
-planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
+ROWS, L, S, D = 8, 2, 32, 64
+planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {ROWS}}}")
 
 
 @pytest.mark.parametrize(
@@ -80,9 +76,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
         ("cp: {mesh: {cp: 1}}", 2, {}, "but mesh: {cp: 1} gives each sequence one; use ddp, or remove mesh"),
     ],
 )
-def test_what_can_not_be_cut_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_can_not_be_cut_is_refused_with_the_numbers(strategy, world_size, changed, why, tmp_path):
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
 
 
@@ -100,9 +94,7 @@ def test_what_can_not_be_cut_is_refused_with_the_numbers(
         (128, "bf16", ""),
     ],
 )
-def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
-    seq_len: int, precision: str, why: str, tmp_path: Path
-) -> None:
+def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(seq_len, precision, why, tmp_path):
     changed = {"workload": MODEL.replace("32}}", f"{seq_len}}}}}"), "precision": precision}
     machine = dataclasses.replace(planned_suites.MACHINE, device="cuda")
     problem = planned(tmp_path, "cp: {implementation: ring}", 4, machine=machine, **changed).problem
@@ -112,7 +104,7 @@ def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(
 
 @pytest.mark.train
 @pytest.mark.parametrize(("positions", "is_merged"), [(16, False), (64, True)])
-def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions: int, is_merged: bool) -> None:
+def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions, is_merged):
     import torch
     from torch.distributed.tensor.experimental._context_parallel import _attention
 
@@ -139,14 +131,14 @@ def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions: int
         ("cp: {mesh: {cp: 2}, sharded: true}", "cp2+fsdp", Batch(8, 4, 1)),
     ],
 )
-def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(
-    strategy: str, label: str, batch: Batch, tmp_path: Path
-) -> None:
+def test_a_name_says_who_shares_rows_and_those_who_do_share_samples(strategy, label, batch, tmp_path):
     found = planned(tmp_path, strategy, 4)
     assert (found.problem, found.case.label, found.case.batch) == (None, label, batch)
 
 
-def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: object) -> Case:
+def context_parallel_case(
+    strategy: ContextParallel, world_size: int, batch: Batch, **changed: object
+) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = {**dataclasses.asdict(strategy), "mesh": dict(strategy.mesh)}
     workload = PluginChoice("transformer", {**OPTIONS, **changed.pop("options", {})})
@@ -159,18 +151,16 @@ def of(strategy: ContextParallel, world_size: int, batch: Batch, **changed: obje
     ("kv_heads", "recomputed", "passes"),
     [(4, "none", 2), (2, "none", 2), (4, "full", 3), (4, "selective", 3)],
 )
-def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
-    kv_heads: int, recomputed: str, passes: int
-) -> None:
-    asked = of(
+def test_a_layer_exchanges_four_times_forward_and_four_times_backward(kv_heads, recomputed, passes):
+    asked = context_parallel_case(
         ContextParallel(),
         2,
-        Batch(B, B // 2, 2),
+        Batch(ROWS, ROWS // 2, 2),
         options={"kv_heads": kv_heads},
         activation_checkpointing=recomputed,
     )
     # queries and what comes out are as wide as the model, keys and values as their heads
-    moved = passes * L * B * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
+    moved = passes * L * ROWS * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
     assert ContextParallel().traffic(asked, 1000) == [
         ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L),
         ExpectedCollective("all_reduce", 4000, "cp"),
@@ -178,22 +168,22 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
 
 
 @pytest.mark.parametrize(("recomputed", "passes"), [("none", 2), ("full", 3)])
-def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(
-    recomputed: str, passes: int
-) -> None:
+def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp32(recomputed, passes):
     strategy, bf16 = ContextParallel(implementation="ring"), PrecisionConfig("bf16")
-    asked = of(strategy, 4, Batch(B, B, 1), precision=bf16, activation_checkpointing=recomputed)
-    both = 2 * L * B * S * D
+    asked = context_parallel_case(
+        strategy, 4, Batch(ROWS, ROWS, 1), precision=bf16, activation_checkpointing=recomputed
+    )
+    both = 2 * L * ROWS * S * D
     assert strategy.traffic(asked, 1000)[:2] == [
         ExpectedCollective("all_gather", passes * both * 2, "cp", passes * L),
         ExpectedCollective("all_to_all", both * 4, "cp", 4 * L),
     ]
 
 
-def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() -> None:
+def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all():
     strategy = ContextParallel(mesh={"cp": 2})
-    asked = of(strategy, 4, Batch(B, B // 2, 1))
-    moved = 2 * L * B // 2 * S // 2 * 4 * D * 4
+    asked = context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 2, 1))
+    moved = 2 * L * ROWS // 2 * S // 2 * 4 * D * 4
     assert strategy.traffic(asked, 1000) == [
         ExpectedCollective("all_to_all", moved, "cp", 8 * L),
         ExpectedCollective("all_reduce", 4000, "dp_replicate x cp"),
@@ -202,9 +192,9 @@ def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all() ->
     assert [strategy.data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
 
 
-def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
+def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all():
     strategy = ContextParallel(mesh={"cp": 2}, sharded=True)
-    found = strategy.traffic(of(strategy, 4, Batch(B, B // 4, 2)), 1000)
+    found = strategy.traffic(context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 4, 2)), 1000)
     assert found[1:] == [
         ExpectedCollective("all_gather", 2 * 2 * 4000, "dp_shard x cp", 2 * (2 * L + 1)),
         ExpectedCollective("reduce_scatter", 2 * 4000, "dp_shard x cp", 2 * (L + 1)),
@@ -212,30 +202,30 @@ def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all() -> None:
 
 
 @pytest.mark.parametrize(("sharded", "kept"), [(False, 4000), (True, 1000)])
-def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded: bool, kept: int) -> None:
+def test_a_rank_keeps_a_whole_model_or_a_shard_of_it(sharded, kept):
     strategy = ContextParallel(sharded=sharded)
-    states = strategy.model_states(of(strategy, 4, Batch(B, B, 1)), 1000)
+    states = strategy.model_states(context_parallel_case(strategy, 4, Batch(ROWS, ROWS, 1)), 1000)
     assert states["parameters"] == states["gradients"] == kept
 
 
-def test_no_format_says_how_rows_are_divided() -> None:
+def test_no_format_says_how_rows_are_divided():
     with pytest.raises(
         UsageError, match="no format can express Ulysses; torchtitan's context parallelism is a ring"
     ):
-        export_case("torchtitan", of(ContextParallel(), 2, Batch(B, B, 1)), {})
+        export_case("torchtitan", context_parallel_case(ContextParallel(), 2, Batch(ROWS, ROWS, 1)), {})
 
 
-CHECKED = f"""
+CHECK_SUITE = SuiteText(f"""
 workload: {MODEL.replace("}}", ", tied: true}}")}
 batch: {{global_batch_size: 8, micro_batch_size: 4}}
 launcher: {{kept: {{oversubscribe: true}}}}
-"""
+""")
 
 
 @pytest.mark.train
-def test_mistakes_of_rows_that_are_cut_are_found(run_suite: Callable[..., Finished]) -> None:
+def test_mistakes_of_rows_that_are_cut_are_found(run_suite):
     bugs = ("local-positions", "mean-of-means")
-    done = run_suite(f"""{CHECKED}
+    done = run_suite(f"""{CHECK_SUITE}
 data: headless
 optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
 measure: {{trials: 0}}
@@ -261,9 +251,9 @@ strategies: [{{planted_cp: {{bug: [none, {", ".join(bugs)}]}}}}, {{cp: {{impleme
     ],
 )
 def test_rows_that_are_cut_are_the_same_training_and_move_what_theory_says(
-    by: str, attention: str, data: str, precision: str, recomputed: str, run_suite: Callable[..., Finished]
-) -> None:
-    done = run_suite(f"""{CHECKED.replace("tied: true", f"tied: true, attention: {attention}")}
+    by, attention, data, precision, recomputed, run_suite
+):
+    done = run_suite(f"""{CHECK_SUITE.replace("tied: true", f"tied: true, attention: {attention}")}
 data: {data}
 precision: {precision}
 activation_checkpointing: {recomputed}
@@ -276,30 +266,28 @@ strategies:
   - cp: {{implementation: {by}, mesh: {{cp: 2}}, sharded: [false, true]}}
 exclude: [{{strategy: "cp2*", world_size: 2}}]
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
     assert len(done.verdicts) == 6
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_window_is_the_same_training_however_layers_are_cut(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED.replace("tied: true", "attention: sliding_window, window: 5")}
+def test_a_window_is_the_same_training_however_layers_are_cut(run_suite):
+    done = run_suite(f"""{CHECK_SUITE.replace("tied: true", "attention: sliding_window, window: 5")}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 world_sizes: [2]
 strategies: [ddp, fsdp, {{tp: {{sequence_parallel: [false, true]}}}}, {{pp: {{micro_batches: 2}}}}]
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_rows_that_are_cut_are_judged_whole(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED}
+def test_rows_that_are_cut_are_judged_whole(run_suite):
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{lr: 0.01}}
 measure: {{trials: 0}}
 converge: {{targets: {{bits_per_byte: 6}}, max_steps: 10, eval_every: 5, eval_samples: 16, seeds: 1}}
@@ -321,10 +309,8 @@ strategies: [ddp, {{cp: {{sharded: [false, true]}}}}, {{cp: {{implementation: ri
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_rows_that_are_cut_resume_from_checkpoints_and_from_those_of_others(
-    run_suite: Callable[..., Finished],
-) -> None:
-    done = run_suite(f"""{CHECKED}
+def test_rows_that_are_cut_resume_from_checkpoints_and_from_those_of_others(run_suite):
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
 checkpoint: {{}}

@@ -1,11 +1,8 @@
 """float8: linear layers of torchao, where they can run, and the same training under every strategy."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,43 +13,40 @@ from distbench.core.machine import Machine
 from distbench.metrics.base import NotAvailable, TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.plan import PlannedCase, make_plan
+from distbench.strategies.base import RankContext
 from distbench.suite import Overrides, load_suite
 from support.emulation import CLASSIFIER, DECODER, emulated, laboratory
 from support.records import case
-from support.runs import Finished
-
-if TYPE_CHECKING:
-    from distbench.strategies.base import RankContext
+from support.suites import SuiteText, write_suite
+from support.theory_checks import assert_same_training
 
 PACKAGES = {"torch": "2.13.0", "torchao": "0.18.0"}
 HOPPER = Machine("cuda", 8, PACKAGES, False, True, compute_capability=9.0)
-SUITE = """
+SUITE = SuiteText("""
 workload: {transformer: {dim: 32, depth: 1, heads: 2, kv_heads: 1, ffn_dim: 48, seq_len: SEQ}}
 batch: {global_batch_size: 4, micro_batch_size: 2}
 strategies: [ddp]
 world_sizes: [1]
 precision: PRECISION
-"""
+""")
 FLOAT8 = PrecisionConfig(compute="bf16", float8="tensorwise", float8_emulated=True)
 
 
-Planning = Callable[..., PlannedCase]
-
-
 @pytest.fixture
-def plan(tmp_path: Path) -> Planning:
+def plan(tmp_path):
     """The only case of a suite in some precision."""
 
     def planned(precision: str = "float8", machine: Machine = HOPPER, length: int = 16) -> PlannedCase:
-        file = tmp_path / "mine.yaml"
-        file.write_text(SUITE.replace("PRECISION", precision).replace("SEQ", str(length)))
+        file = write_suite(
+            tmp_path, SUITE.replace("PRECISION", precision).replace("SEQ", str(length)), "mine.yaml"
+        )
         (item,) = make_plan(load_suite(file, Overrides()), machine).cases
         return item
 
     return planned
 
 
-def test_float8_is_a_precision_with_a_name_for_each_recipe(plan: Planning) -> None:
+def test_float8_is_a_precision_with_a_name_for_each_recipe(plan):
     wordings = {
         "float8": "float8",
         "{compute: bf16, float8: tensorwise}": "float8",
@@ -66,7 +60,7 @@ def test_float8_is_a_precision_with_a_name_for_each_recipe(plan: Planning) -> No
     assert len({case.id for case in cases.values()}) == 3, "the word and what it stands for are one case"
 
 
-def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan: Planning) -> None:
+def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan):
     def problem(precision: str = "float8", length: int = 16, **machine: Any) -> str:
         return plan(precision, dataclasses.replace(HOPPER, **machine), length).problem or ""
 
@@ -100,20 +94,20 @@ def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan: Pl
         ),
     ],
 )
-def test_what_makes_no_sense_names_its_line(plan: Planning, precision: str, told: str) -> None:
+def test_what_makes_no_sense_names_its_line(plan, precision, told):
     with pytest.raises(SuiteError, match=r"mine\.yaml:6") as refused:
         plan(precision)
     assert told in str(refused.value)
 
 
-def test_gpus_that_emulate_bf16_or_know_no_tf32_are_told(plan: Planning) -> None:
+def test_gpus_that_emulate_bf16_or_know_no_tf32_are_told(plan):
     turing = dataclasses.replace(HOPPER, compute_capability=7.5)
     assert str(plan("bf16", turing).problem).startswith("bf16 needs GPUs of compute capability 8.0 (Ampere)")
     assert "do not support TF32" in str(plan("{compute: fp32, matmul: high}", turing).problem)
     assert plan("fp16", turing).problem is plan("fp32", turing).problem is None
 
 
-def test_with_float8_there_is_no_one_peak_and_so_no_mfu() -> None:
+def test_with_float8_there_is_no_one_peak_and_so_no_mfu():
     samples: dict[str, list[list[float | None]]] = {"step_s": [[2.0]] * 2}
     trial = TrialData(case("ddp", precision=FLOAT8), 16, samples, {}, flops_per_sample=3_000_000)
     found = Utilisation().summary(trial)
@@ -122,7 +116,7 @@ def test_with_float8_there_is_no_one_peak_and_so_no_mfu() -> None:
     assert found["model_flops_per_s_per_device"] == 8 * 3e6 / 2 / 2
 
 
-def of(precision: PrecisionConfig, workload: PluginChoice = DECODER) -> Case:
+def single_rank_case(precision: PrecisionConfig, workload: PluginChoice = DECODER) -> Case:
     """The case of one rank with the whole batch."""
     whole = emulated(workload=workload)
     return dataclasses.replace(
@@ -134,7 +128,6 @@ def trained(folder: Path, case: Case) -> tuple[list[float], RankContext, dict[st
     """Losses of two steps of *case* in this process, its setting, and what its engine reports."""
     import torch
 
-    from distbench.strategies.base import RankContext
     from distbench.worker.trainer import Trainer, TrainingRecorder
     from distbench.workloads import weights
 
@@ -149,14 +142,17 @@ def trained(folder: Path, case: Case) -> tuple[list[float], RankContext, dict[st
 
 
 @pytest.mark.train
-def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path: Path) -> None:
+def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path):
     from distbench.core.errors import Mismatch, UnsupportedCase
     from distbench.worker.checks import check_effective
 
     rowwise = dataclasses.replace(FLOAT8, float8="rowwise")
     with laboratory(tmp_path):
         losses, settings, told = zip(
-            *(trained(tmp_path, of(precision)) for precision in (PrecisionConfig("bf16"), FLOAT8, rowwise)),
+            *(
+                trained(tmp_path, single_rank_case(precision))
+                for precision in (PrecisionConfig("bf16"), FLOAT8, rowwise)
+            ),
             strict=True,
         )
         for setting, effective in zip(settings, told, strict=True):
@@ -173,7 +169,10 @@ def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tm
         with pytest.raises(
             UnsupportedCase, match=r"no layer of the model has an nn\.Linear whose sizes are multiples"
         ):
-            trained(tmp_path, dataclasses.replace(of(FLOAT8, CLASSIFIER), data=PluginChoice("digits")))
+            trained(
+                tmp_path,
+                dataclasses.replace(single_rank_case(FLOAT8, CLASSIFIER), data=PluginChoice("digits")),
+            )
 
 
 EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}"
@@ -183,9 +182,7 @@ EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 1, 2, 3]}}"
 @pytest.mark.deep
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 @pytest.mark.parametrize("recomputes", ["none", "full"])
-def test_float8_is_the_same_training_under_every_strategy(
-    run_suite: Callable[..., Finished], recipe: str, recomputes: str
-) -> None:
+def test_float8_is_the_same_training_under_every_strategy(run_suite, recipe, recomputes):
     done = run_suite(
         "workload: {transformer: {dim: 32, depth: 2, heads: 2, kv_heads: 1, ffn_dim: 48, seq_len: 32}}\n"
         "batch: {global_batch_size: 16, micro_batch_size: 4}\nworld_sizes: [2]\n"
@@ -193,6 +190,5 @@ def test_float8_is_the_same_training_under_every_strategy(
         f"precision: {{compute: bf16, float8: {recipe}, float8_emulated: true}}\n"
         "measure: {trials: 0}\ncheck: {steps: 5}\n"
     )
-    told = {name: each["equivalence"]["verdict"] for name, each in done.cases.items()}
-    assert set(told.values()) <= {"equivalent", "equivalent within rounding"}, told
-    assert all("/float8" in name for name in told)
+    assert_same_training(done)
+    assert all("/float8" in name for name in done.verdicts)

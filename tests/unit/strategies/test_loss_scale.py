@@ -1,11 +1,8 @@
 """A dynamic loss scale of fp16: by the rule of torch and DeepSpeed, the same in every engine."""
 
-from __future__ import annotations
-
 import json
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +10,7 @@ from distbench.core.case import PrecisionConfig
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 from support.records import case
-from support.runs import Finished
+from support.suites import write_suite
 
 DYNAMIC = PrecisionConfig(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
 
@@ -42,7 +39,7 @@ def group() -> Iterator[None]:
 # this process imports DeepSpeed for it; its engine trains with the scale below
 @pytest.mark.train
 @pytest.mark.deep
-def test_the_scale_is_that_of_deepspeed_after_any_overflows(group: None) -> None:
+def test_the_scale_is_that_of_deepspeed_after_any_overflows(group):
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
     from distbench.strategies.torch_engine.loss_scale import LossScale
@@ -62,7 +59,7 @@ def test_the_scale_is_that_of_deepspeed_after_any_overflows(group: None) -> None
     assert grown > 100 and shrunk > 100
 
 
-def test_deepspeed_is_told_the_whole_rule() -> None:
+def test_deepspeed_is_told_the_whole_rule():
     asked = configuration(Zero(stage=2), case("zero", precision=DYNAMIC), {})["fp16"]
     assert asked == {
         "enabled": True,
@@ -78,7 +75,7 @@ def test_deepspeed_is_told_the_whole_rule() -> None:
 @pytest.mark.parametrize(
     "strategies", ["single, ddp", pytest.param("single, fsdp, {fsdp: {version: 1}}", marks=pytest.mark.deep)]
 )
-def test_every_engine_skips_the_same_steps(run_suite: Callable[..., Finished], strategies: str) -> None:
+def test_every_engine_skips_the_same_steps(run_suite, strategies):
     done = run_suite(f"{SUITE}strategies: [{strategies}]\n")
     assert done.code == 0, done.errors
     records = [done.record(each["label"]) for each in done.cases.values()]
@@ -94,14 +91,14 @@ def test_every_engine_skips_the_same_steps(run_suite: Callable[..., Finished], s
 
 
 @pytest.mark.train
-def test_what_does_not_have_the_state_of_the_scale_says_so(run_suite: Callable[..., Finished]) -> None:
+def test_what_does_not_have_the_state_of_the_scale_says_so(run_suite):
     done = run_suite(f"{SUITE}strategies: [ddp]\n", "--set", "measure.trials=0", "--set", "checkpoint={}")
     assert done.checkpoints
     assert {each["verdict"] for each in done.checkpoints} == {"lacking"}
     assert all("do not contain the state of a dynamic loss scale" in str(each) for each in done.checkpoints)
 
 
-def test_without_a_loss_scale_no_step_can_be_skipped(command: Callable[..., tuple[int, str, str]]) -> None:
+def test_without_a_loss_scale_no_step_can_be_skipped(command):
     code, out, _ = command("show", "reports/sample", "--json")
     assert code == 0
     rows = json.loads(out)["cases"]
@@ -118,12 +115,10 @@ def test_without_a_loss_scale_no_step_can_be_skipped(command: Callable[..., tupl
         ("{compute: fp16, loss_scale_window: 5}", "only a dynamic loss scale has"),
     ],
 )
-def test_a_loss_scale_that_can_not_be_is_refused(
-    precision: str, told: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
-        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nprecision: {precision}\n"
+def test_a_loss_scale_that_can_not_be_is_refused(precision, told, tmp_path, command):
+    suite = write_suite(
+        tmp_path,
+        f"workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\nprecision: {precision}\n",
     )
     code, _, errors = command("plan", str(suite))
     assert code == 2

@@ -1,11 +1,7 @@
 """What DDP sends in place of gradients: theory, refusals, and the verdicts on real trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +26,8 @@ from distbench.workloads.mlp import Mlp
 from distbench.workloads.transformer import PRESETS, Transformer
 from support.check_records import DDP
 from support.records import case, measured
-from support.runs import PLUGINS, Finished
+from support.runs import PLUGINS
+from support.suites import write_suite
 from support.theory_checks import bytes_by_operation
 
 MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
@@ -42,7 +39,7 @@ def lossy(**options: Any) -> Case:
     return case(strategy.label, 2, strategy=PluginChoice("ddp", options))
 
 
-def test_of_a_matrix_two_factors_are_sent_and_what_gains_little_is_sent_whole() -> None:
+def test_of_a_matrix_two_factors_are_sent_and_what_gains_little_is_sent_whole():
     assert powersgd_elements([(64, 64)], 4, 2.0) == 4 * 128
     assert powersgd_elements([(64,), (64, 2), (1, 1)], 4, 2.0) == 64 + 128 + 1
     # a convolution is a matrix with a row for each of its outputs
@@ -53,14 +50,14 @@ def test_of_a_matrix_two_factors_are_sent_and_what_gains_little_is_sent_whole() 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("tied", [True, False])
-def test_tensors_by_formula_have_as_many_parameters_as_the_model(preset: Any, tied: bool) -> None:
+def test_tensors_by_formula_have_as_many_parameters_as_the_model(preset, tied):
     of = Transformer(preset=preset, tied=tied)
     assert sum(map(math.prod, of.tensor_shapes())) == of.parameters()
     mlp = Mlp(depth=3)
     assert sum(map(math.prod, mlp.tensor_shapes())) == mlp.parameters()
 
 
-def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> None:
+def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period():
     of, rank = lossy(powersgd_rank=2), DistributedDataParallel(powersgd_rank=2)
     workload = registry.create_plugin("workloads", of.workload)
     assert bytes_by_operation(rank, of, 0) == {
@@ -73,7 +70,7 @@ def test_bytes_are_those_of_the_factors_or_of_an_average_in_each_period() -> Non
     assert bytes_by_operation(DistributedDataParallel(local_sgd_period=4), of, 1000) == {"all_reduce": 1000.0}
 
 
-def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() -> None:
+def test_replicas_are_equal_until_they_are_local_and_right_after_each_average():
     equal = [
         updates
         for updates in range(12)
@@ -95,7 +92,7 @@ def test_replicas_are_equal_until_they_are_local_and_right_after_each_average() 
         ({"local_sgd_period": 2}, {"optimizer": OptimizerConfig(name="muon", kernel="loop")}, "muon"),
     ],
 )
-def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str) -> None:
+def test_what_can_not_be_sent_so_is_refused(options, changes, why):
     of = dataclasses.replace(lossy(**options), **changes)
     assert why in (DistributedDataParallel(**options).problem(of, MACHINE) or "")
 
@@ -109,19 +106,17 @@ def test_what_can_not_be_sent_so_is_refused(options: Any, changes: Any, why: str
         ("local_sgd_period: [2, 3, 4]", "in cycles of 3 steps.*use 12"),
     ],
 )
-def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_period(
-    strategy: str, why: str, tmp_path: Path
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
+def test_a_start_that_is_too_early_or_is_timed_is_a_mistake_as_is_a_part_of_a_period(strategy, why, tmp_path):
+    suite = write_suite(
+        tmp_path,
         f"workload: transformer\nbatch: {{global_batch_size: 8}}\nworld_sizes: [2]\n"
-        f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n"
+        f"measure: {{warmup: 4}}\nstrategies: [{{ddp: {{{strategy}}}}}]\n",
     )
     with pytest.raises(SuiteError, match=f"(?s){why}"):
         plan.make_plan(load_suite(suite), MACHINE)
 
 
-def test_a_short_trial_is_as_long_as_the_latest_start_and_the_longest_period_need() -> None:
+def test_a_short_trial_is_as_long_as_the_latest_start_and_the_longest_period_need():
     cases, asked = [lossy(powersgd_rank=2), lossy(local_sgd_period=8)], MeasureConfig(warmup=3, steps=16)
     short = short_measure(asked, cases, 1, 3)
     assert (short.warmup, short.steps, short.trials) == (2, 8, 1)
@@ -129,7 +124,7 @@ def test_a_short_trial_is_as_long_as_the_latest_start_and_the_longest_period_nee
     assert short_measure(asked, [DDP], 1, 3).steps == 3
 
 
-def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
+def test_steps_in_which_nothing_moves_are_steps_of_the_mean():
     def row(step: int, ranks: str, size: int) -> dict[str, Any]:
         told = {"op": "all_reduce", "group": ranks, "group_size": size, "nodes": 1, "dtype": "float32"}
         return {"rank": 0, "step": step, "place": 0, "bytes": 4000, **told}
@@ -157,7 +152,7 @@ def test_steps_in_which_nothing_moves_are_steps_of_the_mean() -> None:
         ),
     ],
 )
-def test_only_a_script_of_plain_torch_sends_so(options: Any, lines: list[str]) -> None:
+def test_only_a_script_of_plain_torch_sends_so(options, lines):
     of = lossy(**options)
     with pytest.raises(UsageError, match=r"only a plain torch script .* use --as torch"):
         export_case("accelerate", of, {})
@@ -173,15 +168,8 @@ world_sizes: [2]
 """
 
 
-def told(done: Finished) -> dict[str, str]:
-    """Word of the verdict on the only case of each label."""
-    return {name.partition("/")[0]: each["equivalence"]["verdict"] for name, each in done.cases.items()}
-
-
 @pytest.mark.train
-def test_powersgd_of_full_rank_is_equivalent_and_of_a_low_rank_by_design_not(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_powersgd_of_full_rank_is_equivalent_and_of_a_low_rank_by_design_not(run_suite):
     done = run_suite(
         SUITE
         + """
@@ -194,7 +182,7 @@ check: {steps: 4, perturbed: 4, fp64: false}
 """
     )
     assert done.code == 0, done.errors
-    assert told(done) == {
+    assert done.verdict_by_label == {
         "ddp+powersgd1": DIFFERENT_BY_DESIGN,
         "ddp+powersgd256+rate0.001": ROUNDING,
     }
@@ -202,9 +190,7 @@ check: {steps: 4, perturbed: 4, fp64: false}
 
 @pytest.mark.train
 @pytest.mark.parametrize("warmup", [3, 4])
-def test_what_local_sgd_moves_is_the_mean_of_whole_periods_wherever_they_are_cut(
-    warmup: int, run_suite: Callable[..., Finished]
-) -> None:
+def test_what_local_sgd_moves_is_the_mean_of_whole_periods_wherever_they_are_cut(warmup, run_suite):
     done = run_suite(
         SUITE
         + f"""
@@ -222,7 +208,7 @@ measure: {{warmup: {warmup}, steps: 4, trials: 1, profile_steps: 1}}
 
 
 @pytest.mark.train
-def test_only_steps_without_any_communication_tell_what_it_costs(run_suite: Callable[..., Finished]) -> None:
+def test_only_steps_without_any_communication_tell_what_it_costs(run_suite):
     done = run_suite(
         SUITE
         + """
@@ -239,49 +225,29 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0, unsynced_steps: 2}
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_mistakes_that_no_design_means_are_found(
-    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("planted", "bugs", "check"),
+    [
+        ("planted_lossy", ["early", "alone", "not-finite"], "{steps: 5}"),
+        ("planted_local", ["never", "late", "partly", "scaled"], "{steps: 5, perturbed: 4, fp64: false}"),
+    ],
+    ids=["powersgd", "averages"],
+)
+def test_mistakes_that_no_design_means_are_found(planted, bugs, check, run_suite, monkeypatch):
     monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
-    done = run_suite(
-        SUITE
-        + """
-strategies: [planted_lossy: {bug: [none, early, alone, not-finite]}]
-measure: {trials: 0}
-check: {steps: 5}
-"""
-    )
-    words = {label.removeprefix("planted-lossy-"): word for label, word in told(done).items()}
-    assert words.pop("none") == DIFFERENT_BY_DESIGN
-    assert words == dict.fromkeys(words, DIFFERS)
-    assert (done.code, len(words)) == (1, 3)
-
-
-@pytest.mark.train
-@pytest.mark.deep
-def test_replicas_that_are_not_averaged_as_they_should_be_are_found(
-    run_suite: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
-    done = run_suite(
-        SUITE
-        + """
-strategies: [planted_local: {bug: [none, never, late, partly, scaled]}]
-measure: {trials: 0}
-check: {steps: 5, perturbed: 4, fp64: false}
-"""
-    )
-    words = {label.removeprefix("planted-local-"): word for label, word in told(done).items()}
-    assert words.pop("none") == DIFFERENT_BY_DESIGN
-    assert words == dict.fromkeys(["never", "late", "partly", "scaled"], DIFFERS)
+    done = run_suite(f"""{SUITE}
+strategies: [{planted}: {{bug: [none, {", ".join(bugs)}]}}]
+measure: {{trials: 0}}
+check: {check}
+""")
+    found = done.found(planted.replace("_", "-"))
+    assert found == {"none": DIFFERENT_BY_DESIGN, **dict.fromkeys(bugs, DIFFERS)}
     assert done.code == 1
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_verdicts_bytes_and_memory_in_every_precision_and_optimizer(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_verdicts_bytes_and_memory_in_every_precision_and_optimizer(run_suite):
     done = run_suite(
         SUITE
         + """

@@ -1,9 +1,6 @@
 """What moves over each dimension of a device mesh: bytes and numbers of calls, held against theory."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from distbench.analysis.mesh_dimensions import (
     dimension_traffic,
     misplaced_traffic,
 )
-from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.record import Record
 from distbench.record.run_folder import Run
@@ -25,28 +21,27 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
 from distbench.views.charts.figures import Chart
 from distbench.views.communication import CommunicationView
-from support.records import case, info, measured
-from support.runs import Finished
+from support.records import case, measured, run_of
 
 L, D, S, V, B = 4, 64, 32, 256, 8
 OPTIONS = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
 
 
-def of(strategy: str, world_size: int, batch: Batch) -> Case:
+def mesh_case(strategy: str, world_size: int, batch: Batch) -> Case:
     return case(strategy, world_size, workload=PluginChoice("transformer", OPTIONS), batch=batch)
 
 
 @pytest.mark.parametrize("micro", [1, 2])
-def test_tensor_parallelism_reduces_four_times_a_block_and_twice_more(micro: int) -> None:
-    found = TensorParallel().traffic(of("tp", 2, Batch(B, B // micro, micro)), 0)
+def test_tensor_parallelism_reduces_four_times_a_block_and_twice_more(micro):
+    found = TensorParallel().traffic(mesh_case("tp", 2, Batch(B, B // micro, micro)), 0)
     calls = {each.op: each.calls for each in found}
     assert calls == {"all_reduce": (4 * L + 2) * micro, "all_gather": micro}
     assert {each.dimension for each in found} == {"tp"}
 
 
-def test_each_dimension_of_a_mesh_has_collectives_of_its_own() -> None:
+def test_each_dimension_of_a_mesh_has_collectives_of_its_own():
     strategy = FullyShardedDataParallel(sharding="hybrid", mesh={"tp": 2})
-    found = strategy.traffic(of("fsdp", 8, Batch(B, B // 4, 1)), 100_000)
+    found = strategy.traffic(mesh_case("fsdp", 8, Batch(B, B // 4, 1)), 100_000)
     calls = {(each.dimension, each.op): each.calls for each in found}
     assert calls == {
         # the root stays gathered between the passes
@@ -81,7 +76,7 @@ THEORY = [
 ]
 
 
-def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags() -> None:
+def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags():
     small = step(THEORY, ("all_reduce", "tp", 4000, 10), ("all_reduce", "tp", 8, 2))
     assert call_count_mismatches(small) == ""
     more = step(THEORY, ("all_reduce", "tp", 4000, 13), ("all_reduce", "tp", 8, 1))
@@ -96,7 +91,7 @@ def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags() ->
     )
 
 
-def test_an_operation_that_theory_does_not_name_is_told_unless_it_is_a_norm_or_a_flag() -> None:
+def test_an_operation_that_theory_does_not_name_is_told_unless_it_is_a_norm_or_a_flag():
     step_of_theory = ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1)
     told = "broadcast over tp: 3 calls per step, theory: 0; 3 more without a known cause"
     assert call_count_mismatches(step(THEORY, *step_of_theory, ("broadcast", "tp", 1300, 3))) == told
@@ -105,12 +100,12 @@ def test_an_operation_that_theory_does_not_name_is_told_unless_it_is_a_norm_or_a
     assert call_count_mismatches(step(THEORY, *step_of_theory, ("broadcast", "dp_replicate", 1300, 3))) == ""
 
 
-def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told() -> None:
+def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told():
     swapped = step(THEORY, ("all_reduce", "tp", 800, 10), ("all_reduce", "dp_replicate", 40_000, 1))
     found = compare_volume(swapped)
     assert found is not None and found.unexplained_share == 0, "the sum over dimensions is right"
     assert misplaced_traffic(swapped) == "31.2 KiB all_reduce went over dp_replicate instead of tp"
-    (note,) = CommunicationView().table(RunAnalysis(info(swapped.case), [swapped])).notes
+    (note,) = CommunicationView().table(run_of(swapped)).notes
     assert misplaced_traffic(swapped) in note
     assert (
         misplaced_traffic(
@@ -120,7 +115,7 @@ def test_what_moves_over_another_dimension_than_theory_has_it_over_is_told() -> 
     )
 
 
-def test_theory_of_one_operation_over_two_dimensions_is_added_up() -> None:
+def test_theory_of_one_operation_over_two_dimensions_is_added_up():
     record = step(THEORY, ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1))
     found = compare_volume(record)
     assert found is not None and found.unexplained_share == 0
@@ -133,7 +128,7 @@ def test_theory_of_one_operation_over_two_dimensions_is_added_up() -> None:
     ]
 
 
-def test_a_report_shows_the_dimensions_of_those_cases_that_have_several() -> None:
+def test_a_report_shows_the_dimensions_of_those_cases_that_have_several():
     record = step(THEORY, ("all_reduce", "tp", 4000, 10), ("all_reduce", "dp_replicate", 8000, 1))
     (chart,) = [chart for chart in _charts(record) if chart.id == "communication-mesh"]
     rows = [
@@ -144,22 +139,20 @@ def test_a_report_shows_the_dimensions_of_those_cases_that_have_several() -> Non
     assert "communication-mesh" not in [chart.id for chart in _charts(alone)]
 
 
-def test_records_that_know_no_mesh_are_read_as_ever() -> None:
+def test_records_that_know_no_mesh_are_read_as_ever():
     stored = [record for record in Run(Path(__file__).parents[2] / "frozen/run").records() if record.tables]
     assert stored
     assert [dimension_traffic(record) for record in stored] == [[]] * len(stored)
 
 
 def _charts(record: Record) -> list[Chart]:
-    found = chapters(RunAnalysis(info(record.case), [record]))
+    found = chapters(run_of(record))
     return [chart for chapter in found for chart in chapter.charts]
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_real_engines_issue_just_as_many_collectives_as_theory_has(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_real_engines_issue_just_as_many_collectives_as_theory_has(run_suite):
     done = run_suite(f"""
 workload: {{transformer: {{{", ".join(f"{key}: {value}" for key, value in OPTIONS.items())}}}}}
 batch: {{global_batch_size: 8, micro_batch_size: 2}}

@@ -1,13 +1,10 @@
 """DeepSpeed's 1-bit optimizers: theory, refusals, the reduction over gloo, and real trainings."""
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +21,28 @@ from distbench.core.case import Case, OptimizerConfig, PluginChoice, PrecisionCo
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence.arms import DIFFERS
-from distbench.record.run_folder import Run
 from distbench.strategies.onebit import OneBit
 from distbench.strategies.onebit.theory import padded_elements
 from distbench.strategies.zero import Zero
 from distbench.suite import load_suite
 from support.environments import older_deepspeed
 from support.records import case, measured
-from support.runs import PLUGINS, Finished
-from support.theory_checks import bytes_by_operation
+from support.runs import PLUGINS
+from support.suites import write_suite
+from support.theory_checks import bytes_by_operation, measured_trials
 
 OLDER = Machine("cpu", 8, {"torch": "2.13.0", "deepspeed": "0.19.6"}, has_libaio=False, has_compiler=True)
 RANKS = 3
 
 
-def of(ranks: int = 2, optimizer: str = "adamw", **options: Any) -> Case:
+def onebit_case(ranks: int = 2, optimizer: str = "adamw", **options: Any) -> Case:
     """A case of the strategy with *options*."""
     strategy = OneBit(**options)
     asked = OptimizerConfig(name=optimizer, kernel="loop")
     return case(strategy.label, ranks, strategy=PluginChoice("onebit", options), optimizer=asked)
 
 
-def test_a_buffer_is_padded_so_that_each_rank_has_whole_bytes_of_each_part() -> None:
+def test_a_buffer_is_padded_so_that_each_rank_has_whole_bytes_of_each_part():
     assert [padded_elements(elements, 2) for elements in (1, 16, 17)] == [16, 16, 32]
     # 3 ranks have 24 bits in common with bytes, and a part for each
     assert [padded_elements(72, 3), padded_elements(73, 3)] == [72, 144]
@@ -53,23 +50,25 @@ def test_a_buffer_is_padded_so_that_each_rank_has_whole_bytes_of_each_part() -> 
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_bits_and_scales_move_for_each_tensor_or_of_lamb_for_all_at_once(ranks: int) -> None:
-    one = of(ranks)
+def test_bits_and_scales_move_for_each_tensor_or_of_lamb_for_all_at_once(ranks):
+    one = onebit_case(ranks)
     shapes = registry.create_plugin("workloads", one.workload).tensor_shapes()
     tensors, elements = len(shapes), 1000
     adam = {each.op: each for each in OneBit().traffic(one, elements)}
     assert adam["all_to_all"].calls == tensors
     assert adam["all_gather"].calls == 3 * tensors
     assert adam["all_gather"].bytes - adam["all_to_all"].bytes == 2 * tensors * ranks * 4
-    lamb = bytes_by_operation(OneBit(algorithm="lamb"), of(ranks, "lamb", algorithm="lamb"), elements)
+    lamb = bytes_by_operation(
+        OneBit(algorithm="lamb"), onebit_case(ranks, "lamb", algorithm="lamb"), elements
+    )
     bits = padded_elements(elements, ranks) / 8
     assert lamb == {"all_to_all": bits, "all_gather": bits + 2 * ranks * 4}
 
 
-def test_local_steps_move_the_same_less_often_and_settle_after_the_interval_has_doubled() -> None:
+def test_local_steps_move_the_same_less_often_and_settle_after_the_interval_has_doubled():
     options = {"algorithm": "zero_one_adam", "freeze_step": 5}
     often, seldom = OneBit(**options), OneBit(**options, local_steps=8)
-    one = of(**options)
+    one = onebit_case(**options)
     assert {op: size / 8 for op, size in bytes_by_operation(often, one, 0).items()} == bytes_by_operation(
         seldom, one, 0
     )
@@ -77,10 +76,10 @@ def test_local_steps_move_the_same_less_often_and_settle_after_the_interval_has_
     assert (seldom.steady_from_step, seldom.steps_per_cycle) == (8, 8)
 
 
-def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
+def test_steps_without_any_collective_are_steps_of_the_mean():
     told = {"op": "all_to_all", "group": "0,1", "group_size": 2, "nodes": 1, "dtype": "uint8"}
     row = {"rank": 0, "step": 2, "place": 0, "bytes": 4000, **told}
-    record = measured(of(), comm_bytes_theory=1000.0)
+    record = measured(onebit_case(), comm_bytes_theory=1000.0)
     theory = [{"rank": 0, "op": "all_to_all", "bytes": 1000.0}]
     samples = {**record.samples, "comm_calls": [[0.0, 0.0, 1.0, 0.0]]}
     record = dataclasses.replace(
@@ -122,30 +121,30 @@ def test_steps_without_any_collective_are_steps_of_the_mean() -> None:
         ({}, {"device": "cuda"}, "cupy, which is not installed; pip install cupy-cuda12x"),
     ],
 )
-def test_what_can_not_be_trained_so_is_refused(options: Any, changes: Any, why: str) -> None:
-    one = dataclasses.replace(of(**options), **changes)
+def test_what_can_not_be_trained_so_is_refused(options, changes, why):
+    one = dataclasses.replace(onebit_case(**options), **changes)
     problem = OneBit(**options).problem(one, OLDER)
     assert problem and re.search(why, problem), problem
 
 
-def test_the_version_that_is_installed_decides() -> None:
+def test_the_version_that_is_installed_decides():
     newer = dataclasses.replace(OLDER, packages={**OLDER.packages, "deepspeed": "0.19.8"})
-    assert OneBit().problem(of(), OLDER) is None
-    told = OneBit().problem(of(), newer)
+    assert OneBit().problem(onebit_case(), OLDER) is None
+    told = OneBit().problem(onebit_case(), newer)
     assert told and "0.19.8 does not have 1-bit optimizers; 0.19.6 was the last version" in told
 
 
-def test_its_optimizer_is_the_point_of_comparing_it_and_anybody_elses_is_other_work() -> None:
+def test_its_optimizer_is_the_point_of_comparing_it_and_anybody_elses_is_other_work():
     for key in ("optimizer.class", "optimizer.kernel"):
         kinds = [each.description().settings[key].kind for each in (OneBit(), Zero())]
         assert kinds == ["strategy", "work"]
 
 
-def test_no_step_before_the_compression_is_timed(tmp_path: Path) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
+def test_no_step_before_the_compression_is_timed(tmp_path):
+    suite = write_suite(
+        tmp_path,
         "workload: transformer\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
-        "measure: {warmup: 4}\nstrategies: [{onebit: {freeze_step: 9}}]\n"
+        "measure: {warmup: 4}\nstrategies: [{onebit: {freeze_step: 9}}]\n",
     )
     with pytest.raises(SuiteError, match=r"changes its communication at step 9.*warm-up of 9 or more"):
         plan.make_plan(load_suite(suite), OLDER)
@@ -154,15 +153,15 @@ def test_no_step_before_the_compression_is_timed(tmp_path: Path) -> None:
         plan.make_plan(load_suite(suite), OLDER)
 
 
-def test_no_format_writes_it() -> None:
+def test_no_format_writes_it():
     with pytest.raises(
         UsageError, match="no format can express 1-bit optimizers, which only DeepSpeed up to"
     ):
-        export_case("deepspeed", of(), {})
+        export_case("deepspeed", onebit_case(), {})
 
 
 @pytest.mark.train
-def test_what_ranks_reduce_is_the_mean_but_for_what_the_errors_have(tmp_path: Path) -> None:
+def test_what_ranks_reduce_is_the_mean_but_for_what_the_errors_have(tmp_path):
     started = multiprocessing.get_context("spawn")
     ranks = [started.Process(target=_reduce, args=(tmp_path, rank)) for rank in range(RANKS)]
     for each in ranks:
@@ -219,9 +218,7 @@ check: {{steps: 4, perturbed: 4, fp64: false}}
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_verdicts_bytes_and_memory_of_an_older_deepspeed(
-    run_suite: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_bytes_and_memory_of_an_older_deepspeed(run_suite, tmp_path, monkeypatch):
     monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, PLUGINS)
     older = older_deepspeed(tmp_path / "older")
     adam = run_suite(
@@ -248,13 +245,12 @@ measure: {warmup: 7, steps: 4, trials: 1, profile_steps: 1}
     )
     for done in (adam, lamb):
         assert done.code == 0, done.errors
-        assert {each["equivalence"]["verdict"] for each in done.cases.values()} == {DIFFERENT_BY_DESIGN}
-        for record in Run(done.folder).records():
-            if record.job.kind == "measure":
-                moved, kept = compare_volume(record), largest_rank_memory(record)
-                assert not call_count_mismatches(record), record.case.name
-                assert moved and not moved.unexplained_by_op, record.case.name
-                assert kept and abs(kept.difference) <= MODEL_STATE_TOLERANCE, record.case.name
+        assert set(done.verdicts.values()) == {DIFFERENT_BY_DESIGN}
+        for record in measured_trials(done.folder):
+            moved, kept = compare_volume(record), largest_rank_memory(record)
+            assert not call_count_mismatches(record), record.case.name
+            assert moved and not moved.unexplained_by_op, record.case.name
+            assert kept and abs(kept.difference) <= MODEL_STATE_TOLERANCE, record.case.name
     planted = run_suite(
         SUITE.format(older)
         + """
@@ -264,6 +260,6 @@ world_sizes: [2]
 measure: {trials: 0}
 """
     )
-    told = {name.partition("/")[0]: each["equivalence"]["verdict"] for name, each in planted.cases.items()}
-    assert told.pop("planted-onebit-none") == DIFFERENT_BY_DESIGN
-    assert list(told.values()) == [DIFFERS] * 3
+    bugs = ("alone", "partly", "doubled")
+    found = planted.found("planted-onebit")
+    assert found == {"none": DIFFERENT_BY_DESIGN, **dict.fromkeys(bugs, DIFFERS)}

@@ -1,10 +1,7 @@
 """The optimizer in the backward pass: the same training, what it keeps, and what it can't have."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +11,13 @@ from distbench.adopt import export_case
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.arms import DIFFERS, ROUNDING
 from distbench.strategies.base import Strategy
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.single import Single
 from support.records import case
 from support.runs import Finished
-from support.theory_checks import bytes_by_operation
+from support.theory_checks import assert_same_training, bytes_by_operation
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FSDP = FullyShardedDataParallel(optimizer_in_backward=True)
@@ -28,10 +25,10 @@ SINGLE = Single(optimizer_in_backward=True)
 TINY = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 16}
 BLOCK = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
 """Parameters of a block: attention, SwiGLU, and two norms."""
-WHOLE = 2 * BLOCK + 2 * 256 * 64 + 64
+ALL_PARAMETERS = 2 * BLOCK + 2 * 256 * 64 + 64
 
 
-def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
+def decoder_case(strategy: Strategy, world_size: int, **changes: Any) -> Case:
     """A case of the tiny decoder."""
     return case(strategy.label, world_size, **{"workload": PluginChoice("transformer", TINY), **changes})
 
@@ -60,11 +57,9 @@ def of(strategy: Strategy, world_size: int, **changes: Any) -> Case:
         ({"compile": "default"}, "compile is not supported with optimizer_in_backward; use compile: false"),
     ],
 )
-def test_what_needs_all_gradients_at_once_is_refused(
-    strategy: Strategy, changes: dict[str, Any], told: str
-) -> None:
-    assert re.search(told, strategy.problem(of(strategy, 1, **changes), MACHINE) or "")
-    assert strategy.problem(of(strategy, 1), MACHINE) is None
+def test_what_needs_all_gradients_at_once_is_refused(strategy, changes, told):
+    assert re.search(told, strategy.problem(decoder_case(strategy, 1, **changes), MACHINE) or "")
+    assert strategy.problem(decoder_case(strategy, 1), MACHINE) is None
 
 
 @pytest.mark.parametrize(
@@ -75,56 +70,53 @@ def test_what_needs_all_gradients_at_once_is_refused(
         ({"cpu_offload": True}, "not supported with cpu_offload"),
     ],
 )
-def test_fsdp_has_it_where_it_was_tried(options: dict[str, Any], told: str) -> None:
+def test_fsdp_has_it_where_it_was_tried(options, told):
     strategy = dataclasses.replace(FSDP, **options)
-    assert told in (strategy.problem(of(strategy, 2), MACHINE) or "")
+    assert told in (strategy.problem(decoder_case(strategy, 2), MACHINE) or "")
 
 
 @pytest.mark.parametrize(
     ("strategy", "ranks", "gradients"),
     [(SINGLE, 1, 256 * 64 * 4), (FSDP, 1, BLOCK * 4), (FSDP, 2, BLOCK * 4 / 2)],
 )
-def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(
-    strategy: Strategy, ranks: int, gradients: float
-) -> None:
+def test_of_gradients_one_tensor_is_there_at_once_or_one_layer(strategy, ranks, gradients):
     plain = dataclasses.replace(strategy, optimizer_in_backward=False)
-    asked = of(strategy, ranks)
-    usual = plain.model_states(asked, WHOLE)
-    assert strategy.model_states(asked, WHOLE) == {**usual, "gradients": gradients}
-    assert bytes_by_operation(strategy, asked, WHOLE) == bytes_by_operation(plain, asked, WHOLE)
+    asked = decoder_case(strategy, ranks)
+    usual = plain.model_states(asked, ALL_PARAMETERS)
+    assert strategy.model_states(asked, ALL_PARAMETERS) == {**usual, "gradients": gradients}
+    assert bytes_by_operation(strategy, asked, ALL_PARAMETERS) == bytes_by_operation(
+        plain, asked, ALL_PARAMETERS
+    )
 
 
-def test_the_rest_beside_the_layers_may_be_the_largest_part() -> None:
-    large = of(FSDP, 2, workload=PluginChoice("transformer", {**TINY, "vocab_size": 4096}))
+def test_the_rest_beside_the_layers_may_be_the_largest_part():
+    large = decoder_case(FSDP, 2, workload=PluginChoice("transformer", {**TINY, "vocab_size": 4096}))
     rest = 2 * 4096 * 64 + 64
     assert FSDP.model_states(large, 2 * BLOCK + rest)["gradients"] == rest * 4 / 2
 
 
-def test_a_workload_that_does_not_say_its_shapes_has_no_theory() -> None:
-    users = of(SINGLE, 1, workload=PluginChoice("user", {"model": "small:Small", "length": 32}))
+def test_a_workload_that_does_not_say_its_shapes_has_no_theory():
+    users = decoder_case(SINGLE, 1, workload=PluginChoice("user", {"model": "small:Small", "length": 32}))
     assert SINGLE.model_states(users, 1000) is None
     assert FSDP.model_states(users, 1000) is None
 
 
-def test_no_format_says_how_it_is_done() -> None:
-    asked = dataclasses.replace(of(FSDP, 2), strategy=PluginChoice("fsdp", {"optimizer_in_backward": True}))
+def test_no_format_says_how_it_is_done():
+    asked = dataclasses.replace(
+        decoder_case(FSDP, 2), strategy=PluginChoice("fsdp", {"optimizer_in_backward": True})
+    )
     with pytest.raises(UsageError, match="no format can update parameters in the backward pass yet"):
         export_case("torch", asked, {})
 
 
-def verdicts(finished: Finished) -> dict[str, str]:
-    """Verdict of each case by its label."""
-    return {name.split("/")[0]: each["equivalence"]["verdict"] for name, each in finished.cases.items()}
-
-
-CHECKED = f"""
+CHECK_SUITE = f"""
 workload: {{transformer: {{{", ".join(f"{key}: {value}" for key, value in TINY.items())}, tied: true}}}}
 batch: {{global_batch_size: 8}}
 launcher: {{kept: {{oversubscribe: true}}}}
 """
 
 
-class Updating:
+class UpdateRecorder:
     """Stands for an engine: one byte of gradients more before each update, and none after the last."""
 
     def __init__(self) -> None:
@@ -138,10 +130,10 @@ class Updating:
 
 
 @pytest.mark.train
-def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row() -> None:
+def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row():
     from distbench.metrics.memory.phases import MemoryPhases
 
-    engine = Updating()
+    engine = UpdateRecorder()
     phases = MemoryPhases(SimpleNamespace(engine=engine), None)
     with phases.around("forward"):
         pass
@@ -160,24 +152,22 @@ def test_the_moment_with_most_gradients_inside_of_the_backward_pass_has_a_row() 
 
 
 @pytest.mark.train
-def test_an_update_before_the_reduction_is_found(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED}
+def test_an_update_before_the_reduction_is_found(run_suite):
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{name: sgd, lr: 0.1, kernel: foreach}}
 measure: {{trials: 0}}
 check: {{steps: 2, perturbed: 4, fp64: false}}
 world_sizes: [2]
 strategies: [fsdp: {{optimizer_in_backward: true}}, planted_in_backward]
 """)
-    assert verdicts(done) == {"fsdp+in-backward": ROUNDING, "planted-in-backward": DIFFERS}
+    assert done.verdict_by_label == {"fsdp+in-backward": ROUNDING, "planted-in-backward": DIFFERS}
 
 
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize(("precision", "recomputed"), [("fp32", "none"), ("bf16", "full")])
-def test_adamw_and_sgd_resume_and_are_the_same_training(
-    precision: str, recomputed: str, run_suite: Callable[..., Finished]
-) -> None:
-    done = run_suite(f"""{CHECKED}
+def test_adamw_and_sgd_resume_and_are_the_same_training(precision, recomputed, run_suite):
+    done = run_suite(f"""{CHECK_SUITE}
 precision: {precision}
 activation_checkpointing: {recomputed}
 axes:
@@ -194,8 +184,7 @@ strategies:
 exclude:
   - {{strategy: "fsdp-hybrid*", world_size: 1}}
 """)
-    assert done.code == 0, done.errors
-    assert {each["equivalence"]["verdict"] for each in done.cases.values()} <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert {each["verdict"] for each in done.checkpoints} <= {"same", "rounding"}
     for file in done.folder.glob("trials/*in-backward*/0/record.json"):
         record = Finished.read(file)

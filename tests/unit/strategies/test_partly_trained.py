@@ -1,9 +1,5 @@
 """Models of which only a part is trained: what moves, what is kept, and what theory says of both."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from distbench.record.run_folder import Run
@@ -12,9 +8,10 @@ from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.zero import Zero
 from support.records import case
 from support.runs import Finished, run_in
+from support.suites import SuiteText
 from support.theory_checks import against_theory
 
-ADAPTED = """
+ADAPTED = SuiteText("""
 workload: {user: {model: "odd:Adapted", length: 16}}
 batch: {global_batch_size: 8}
 world_sizes: [2]
@@ -24,7 +21,7 @@ strategies:
   - fsdp: {version: [1, 2]}
   - zero: {stage: [1, 3]}
 measure: {warmup: 1, steps: 1, trials: 1, profile_steps: 0}
-"""
+""")
 LAYER, ADAPTERS = 2 * 16 * 32 + 32 + 16 + 256, 2 * 256
 WHOLE = 256 * 16 + 2 * LAYER + 256 * 16 + 256
 TOLD = {"parameters": WHOLE, "trained_parameters": ADAPTERS}
@@ -38,7 +35,7 @@ def moved(strategy: DistributedDataParallel | FullyShardedDataParallel | Zero) -
     return {each.op: each.bytes for each in theory}
 
 
-def test_what_is_reduced_is_what_is_trained() -> None:
+def test_what_is_reduced_is_what_is_trained():
     assert moved(DistributedDataParallel()) == {"all_reduce": 4 * ADAPTERS}
     shards = {"all_gather": 2 * 4 * WHOLE, "reduce_scatter": 4 * ADAPTERS}
     assert moved(FullyShardedDataParallel()) == moved(Zero(stage=3)) == shards
@@ -46,7 +43,7 @@ def test_what_is_reduced_is_what_is_trained() -> None:
     assert moved(Zero(stage=2)) == {"all_gather": 4 * ADAPTERS, "reduce_scatter": 4 * ADAPTERS}
 
 
-def test_of_frozen_parameters_the_parameters_alone_are_kept() -> None:
+def test_of_frozen_parameters_the_parameters_alone_are_kept():
     states = FullyShardedDataParallel().model_states_as_built(case("fsdp"), WHOLE, TOLD)
     assert states == {
         "parameters": 4 * WHOLE / 2,
@@ -60,14 +57,12 @@ def test_of_frozen_parameters_the_parameters_alone_are_kept() -> None:
     "strategy",
     [FullyShardedDataParallel(mesh={"tp": 2}), Zero(stage=1, mesh={"tp": 2}), Zero(offload_optimizer="cpu")],
 )
-def test_where_nobody_knows_which_tensors_are_frozen_there_is_no_theory(
-    strategy: FullyShardedDataParallel | Zero,
-) -> None:
+def test_where_nobody_knows_which_tensors_are_frozen_there_is_no_theory(strategy):
     assert strategy.operations_on_frozen is None
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory) -> Finished:
     """A run of the model."""
     done = run_in(tmp_path_factory.mktemp("adapted"), ADAPTED)
     assert done.code == 0, done.errors
@@ -75,7 +70,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.mark.train
-def test_steps_move_and_keep_what_theory_says(finished: Finished) -> None:
+def test_steps_move_and_keep_what_theory_says(finished):
     unexplained = against_theory(finished.folder)
     assert unexplained == dict.fromkeys(unexplained, "")
     records = {record.case.label: record for record in Run(finished.folder).records()}
@@ -88,7 +83,7 @@ def test_steps_move_and_keep_what_theory_says(finished: Finished) -> None:
 
 
 @pytest.mark.train
-def test_a_rank_with_nothing_that_is_trained_tells_the_settings_of_one_that_has(finished: Finished) -> None:
+def test_a_rank_with_nothing_that_is_trained_tells_the_settings_of_one_that_has(finished):
     told = finished.record("fsdp1")["effective"]
     assert told["dtypes"]["optimizer_state"] == told["dtypes"]["gradients"] == "fp32"
     assert told["optimizer"]["steps"] == finished.record("single")["effective"]["optimizer"]["steps"]
@@ -97,9 +92,7 @@ def test_a_rank_with_nothing_that_is_trained_tells_the_settings_of_one_that_has(
 
 
 @pytest.mark.train
-def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(run_suite):
     done = run_suite(ADAPTED.replace("odd:Adapted", "odd:TwoDtypes"))
     assert done.code == 0, done.errors
     assert len(done.cases) == 7

@@ -1,11 +1,7 @@
 """Pipelines: what can be cut and scheduled, what they should move and keep, and if they train the same."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +9,7 @@ from distbench.adopt import export_case
 from distbench.cli.plan_output import runtime_caveats
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.errors import UsageError
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
+from distbench.jobs.equivalence.arms import DIFFERS, ROUNDING
 from distbench.plan import make_plan
 from distbench.plan.planner import PlannedCase
 from distbench.record.run_folder import Run
@@ -24,11 +20,11 @@ from distbench.suite import Overrides, load_suite
 from distbench.workloads.stages import PipelineStages
 from support import planned_suites
 from support.records import case
-from support.runs import Finished
-from support.theory_checks import against_theory, bytes_by_operation
+from support.suites import SuiteText
+from support.theory_checks import against_theory, assert_same_training, bytes_by_operation
 
 OPTIONS = {"dim": 32, "depth": 4, "heads": 2, "kv_heads": 1, "ffn_dim": 64, "vocab_size": 256, "seq_len": 16}
-MODEL = f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}"
+MODEL = SuiteText(f"{{transformer: {{{', '.join(f'{key}: {value}' for key, value in OPTIONS.items())}}}}}")
 TABLE = 256 * 32
 # two projections of the width and two of one of the two heads, three of SwiGLU, two norms
 BLOCK = 32 * (2 * 32 + 2 * 16) + 3 * 32 * 64 + 2 * 32
@@ -40,7 +36,7 @@ HEADS = {"workload": MODEL.replace("kv_heads: 1", "kv_heads: 2")}
 """A model that can be cut in two inside its layers."""
 
 
-def problem(folder: Path, options: str, world_size: int, **changed: str) -> str:
+def refusal_reason(folder: Path, options: str, world_size: int, **changed: str) -> str:
     """Why the only case of a pipeline with *options* can't run; empty if it can."""
     return planned(folder, options, world_size, **changed).problem or ""
 
@@ -78,12 +74,7 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
             {"batch": "{global_batch_size: 10}"},
             "Interleaved1F1B sends micro-batches through 2 ranks in 2 rounds of equal size",
         ),
-        (
-            "",
-            2,
-            {"batch": "{global_batch_size: 1}"},
-            "use micro_batches: 2 and batch.micro_batch_size: 2 or",
-        ),
+        ("", 2, {"batch": "{global_batch_size: 1}"}, "use micro_batches: 2 and batch.micro_batch_size: 2 or"),
         (
             "",
             2,
@@ -126,17 +117,17 @@ def planned(folder: Path, options: str, world_size: int, **changed: str) -> Plan
     ],
 )
 def test_what_can_not_be_cut_or_scheduled_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
-    assert why in problem(tmp_path, strategy, world_size, **changed)
+    strategy, world_size, changed, why, tmp_path
+):
+    assert why in refusal_reason(tmp_path, strategy, world_size, **changed)
 
 
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if SCHEDULES[name].splits_backward])
-def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: str, tmp_path: Path) -> None:
+def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule, tmp_path):
     """torch loses the gradients of weights then, without an error: see the planted one."""
     asked = f"schedule: {schedule}, mesh: {{dp_shard: 2}}, micro_batches: 4"
-    assert problem(tmp_path, asked, 4) == ""
-    refused = problem(tmp_path, f"{asked}, reshard_after_forward: true", 4)
+    assert refusal_reason(tmp_path, asked, 4) == ""
+    refused = refusal_reason(tmp_path, f"{asked}, reshard_after_forward: true", 4)
     assert f"the schedule {schedule}: weight gradients are computed after their layer" in refused
     assert "use reshard_after_forward: false, or the schedule 1F1B" in refused
 
@@ -154,19 +145,17 @@ def test_shards_are_not_freed_between_the_halves_of_a_backward_pass(schedule: st
         ("mesh: {dp_shard: 1}", 2, "pp"),
     ],
 )
-def test_a_name_says_what_is_inside_each_place(
-    asked: str, world_size: int, label: str, tmp_path: Path
-) -> None:
+def test_a_name_says_what_is_inside_each_place(asked, world_size, label, tmp_path):
     item = planned(tmp_path, asked, world_size, **HEADS, batch="{global_batch_size: 16}")
     assert (item.problem, item.case.label) == (None, label)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule: str, tmp_path: Path) -> None:
-    assert problem(tmp_path, f"schedule: {schedule}", 2) == ""
+def test_every_schedule_can_be_asked_for_by_its_name_alone(schedule, tmp_path):
+    assert refusal_reason(tmp_path, f"schedule: {schedule}", 2) == ""
 
 
-def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> None:
+def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest():
     model = PipelineStages(
         layer_parameters=(10, 10, 10, 10, 10, 10, 10),
         embedding_parameters=20,
@@ -183,12 +172,12 @@ def test_layers_are_cut_by_count_or_so_that_the_largest_stage_is_smallest() -> N
     assert [len(layers) for layers in by_time] == [1, 5, 1]
 
 
-def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path) -> None:
+def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path):
     strategy, by_count = (
         PipelineParallel(split="time", mesh={"dp_shard": 2}),
         PipelineParallel(mesh={"dp_shard": 2}),
     )
-    asked = of(strategy, 4)
+    asked = pipeline_case(strategy, 4)
     assert bytes_by_operation(strategy, asked, 0) == bytes_by_operation(by_count, asked, 0)
     assert strategy.model_states(asked, 0) is None
     built = strategy.model_states_as_built(asked, 0, {"layers_of_stages": [1, 3]}) or {}
@@ -197,7 +186,7 @@ def test_what_depends_on_a_cut_by_time_is_known_when_there_is_one(tmp_path: Path
     assert planned(tmp_path, "split: time", 2).problem is None
 
 
-def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
+def test_a_plan_says_once_that_layers_are_timed_later(tmp_path):
     planned(tmp_path, "split: time", 2)
     loaded = load_suite(tmp_path / "suite.yaml", Overrides(world_sizes=[2, 4]))
     told = [
@@ -209,7 +198,7 @@ def test_a_plan_says_once_that_layers_are_timed_later(tmp_path: Path) -> None:
     assert "split: time assigns layers to stages after timing them at the start of the run" in told[0]
 
 
-def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
+def pipeline_case(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = dataclasses.asdict(strategy)
     workload = PluginChoice("transformer", {**OPTIONS, "tied": tied})
@@ -229,13 +218,11 @@ def of(strategy: PipelineParallel, world_size: int, *, tied: bool = True) -> Cas
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_activations_and_gradients_cross_every_border_between_ranks(
-    schedule: str, world_size: int, borders: int, tied: bool
-) -> None:
+def test_activations_and_gradients_cross_every_border_between_ranks(schedule, world_size, borders, tied):
     strategy = PipelineParallel(schedule=schedule)
     moved = 2 * borders * ACTIVATIONS / world_size
     both_ends = {"all_reduce": 2 * TABLE * 4 / world_size} if tied and schedule != "ZBVZeroBubble" else {}
-    asked = of(strategy, world_size, tied=tied)
+    asked = pipeline_case(strategy, world_size, tied=tied)
     assert bytes_by_operation(strategy, asked, 0) == {"send": moved, "recv": moved, **both_ends}
 
 
@@ -249,25 +236,29 @@ def test_activations_and_gradients_cross_every_border_between_ranks(
         (PipelineParallel(schedule="ZBVZeroBubble"), 2 * BLOCK + 2 * TABLE + 32),
     ],
 )
-def test_the_largest_rank_keeps_the_states_of_its_stages(strategy: PipelineParallel, parameters: int) -> None:
-    states = strategy.model_states(of(strategy, 2), 0)
+def test_the_largest_rank_keeps_the_states_of_its_stages(strategy, parameters):
+    states = strategy.model_states(pipeline_case(strategy, 2), 0)
     assert states["parameters"] == states["gradients"] == parameters * 4
     assert states["optimizer_state"] == parameters * 8
 
 
-UNTIED = 4 * BLOCK + 2 * TABLE + 32
+UNTIED_PARAMETERS = 4 * BLOCK + 2 * TABLE + 32
 
 
 @pytest.mark.parametrize(
     ("mesh", "world_size", "options", "expected"),
     [
         # of half of the rows, over a border that every second rank has
-        ({"dp_replicate": 2}, 4, {}, {"send": ACTIVATIONS / 2, "all_reduce": UNTIED / 2 * 4}),
+        ({"dp_replicate": 2}, 4, {}, {"send": ACTIVATIONS / 2, "all_reduce": UNTIED_PARAMETERS / 2 * 4}),
         (
             {"dp_shard": 2},
             4,
             {},
-            {"send": ACTIVATIONS / 2, "all_gather": UNTIED / 2 * 4, "reduce_scatter": UNTIED / 2 * 4},
+            {
+                "send": ACTIVATIONS / 2,
+                "all_gather": UNTIED_PARAMETERS / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
+            },
         ),
         # layers once, and again for each of four micro-batches
         (
@@ -276,8 +267,8 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
             {"reshard_after_forward": True},
             {
                 "send": ACTIVATIONS / 2,
-                "all_gather": (UNTIED + 4 * 4 * BLOCK) / 2 * 4,
-                "reduce_scatter": UNTIED / 2 * 4,
+                "all_gather": (UNTIED_PARAMETERS + 4 * 4 * BLOCK) / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
             },
         ),
         # shards of a gradient are reduced over copies
@@ -287,9 +278,9 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
             {},
             {
                 "send": ACTIVATIONS / 4,
-                "all_gather": UNTIED / 2 * 4,
-                "reduce_scatter": UNTIED / 2 * 4,
-                "all_reduce": UNTIED / 2 * 4 / 2,
+                "all_gather": UNTIED_PARAMETERS / 2 * 4,
+                "reduce_scatter": UNTIED_PARAMETERS / 2 * 4,
+                "all_reduce": UNTIED_PARAMETERS / 2 * 4 / 2,
             },
         ),
         # 4 L + 2 reductions of activations and the logits (Megatron-LM), of which every second rank has half
@@ -308,17 +299,15 @@ UNTIED = 4 * BLOCK + 2 * TABLE + 32
         ),
     ],
 )
-def test_every_dimension_of_a_mesh_moves_its_own(
-    mesh: dict[str, int], world_size: int, options: dict[str, Any], expected: dict[str, float]
-) -> None:
+def test_every_dimension_of_a_mesh_moves_its_own(mesh, world_size, options, expected):
     strategy = PipelineParallel(mesh=mesh, **options)
-    moved = bytes_by_operation(strategy, of(strategy, world_size, tied=False), 0)
+    moved = bytes_by_operation(strategy, pipeline_case(strategy, world_size, tied=False), 0)
     assert moved == expected | {"recv": expected["send"]}
 
 
-def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied() -> None:
+def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied():
     strategy = PipelineParallel(mesh={"dp_shard": 2, "tp": 2}, sequence_parallel=True)
-    moved = bytes_by_operation(strategy, of(strategy, 8), 0) or {}
+    moved = bytes_by_operation(strategy, pipeline_case(strategy, 8), 0) or {}
     assert moved["send"] == moved["recv"] == ACTIVATIONS / 2 / 2
     # norms whole, for FSDP sums what is left of their gradients; the copies at both ends a quarter each
     assert moved["all_reduce"] == (9 * 32 * 4) / 2 + 2 * TABLE * 4 / 4 / 2
@@ -328,18 +317,18 @@ def test_sequence_parallelism_sends_parts_of_rows_and_shards_divide_what_is_tied
     ("mesh", "kept"),
     [({"dp_replicate": 2}, 2 * BLOCK + TABLE + 32), ({"dp_shard": 2}, BLOCK + TABLE / 2 + 16)],
 )
-def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh: dict[str, int], kept: float) -> None:
+def test_a_mesh_keeps_copies_or_shards_of_the_largest_stage(mesh, kept):
     strategy = PipelineParallel(mesh=mesh)
-    states = strategy.model_states(of(strategy, 4), 0) or {}
+    states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     assert states["parameters"] == kept * 4
     assert states["optimizer_state"] == kept * 8
     # whole until they are reduced
     assert states["gradients"] == (2 * BLOCK + TABLE + 32) * 4
 
 
-def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that() -> None:
+def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_that():
     strategy = PipelineParallel(schedule="LoopedBFS", mesh={"dp_shard": 2})
-    asked = of(strategy, 4)
+    asked = pipeline_case(strategy, 4)
     # of rank 0 the stage with the embedding comes last, of rank 1 that with norm and head comes first
     first, last = BLOCK + TABLE, BLOCK + TABLE + 32
     once = strategy.model_states(asked, 0) or {}
@@ -349,37 +338,37 @@ def test_gradients_of_a_stage_that_goes_back_before_the_next_are_reduced_before_
 
 
 @pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble"])
-def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule: Any) -> None:
+def test_in_one_round_of_micro_batches_stages_go_back_one_after_another(schedule):
     def kept(micro_batches: int) -> float:
         strategy = PipelineParallel(schedule=schedule, mesh={"dp_shard": 2}, micro_batches=micro_batches)
-        return (strategy.model_states(of(strategy, 4), 0) or {})["gradients"]
+        return (strategy.model_states(pipeline_case(strategy, 4), 0) or {})["gradients"]
 
     assert kept(2) == (BLOCK + TABLE + BLOCK / 2) * 4
     assert kept(4) == (2 * BLOCK + TABLE + 32) * 4
 
 
-def test_layers_that_are_cut_keep_norms_whole() -> None:
+def test_layers_that_are_cut_keep_norms_whole():
     strategy = PipelineParallel(mesh={"tp": 2})
-    states = strategy.model_states(of(strategy, 4), 0) or {}
+    states = strategy.model_states(pipeline_case(strategy, 4), 0) or {}
     stage = 2 * BLOCK + TABLE + 32
     # one norm of nine is that of the head, which theory spreads over all layers
     norms = 9 * 32 * 2 / 4
     assert states["parameters"] == round(norms + (stage - norms) / 2) * 4
 
 
-def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one() -> None:
+def test_the_share_of_waiting_is_known_where_a_backward_pass_is_one():
     assert schedule_bubble("GPipe", 4, 8, 1) == schedule_bubble("1F1B", 4, 8, 1) == 3 / 11
     assert schedule_bubble("Interleaved1F1B", 4, 8, 2) == schedule_bubble("LoopedBFS", 4, 8, 2) == 3 / 19
     assert schedule_bubble("1F1B", 1, 8, 1) == 0
     assert schedule_bubble("ZBVZeroBubble", 4, 8, 2) is None
 
 
-def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice() -> None:
+def test_what_only_a_script_says_of_a_pipeline_is_refused_with_that_advice():
     with pytest.raises(UsageError, match="split a model into pipeline stages; for this case use --as torch"):
-        export_case("accelerate", of(PipelineParallel(), 2), {})
+        export_case("accelerate", pipeline_case(PipelineParallel(), 2), {})
 
 
-CHECKED = f"""
+CHECK_SUITE = f"""
 workload: {MODEL.replace("}}", ", tied: true}}")}
 batch: {{global_batch_size: 8, micro_batch_size: 4}}
 launcher: kept
@@ -389,9 +378,9 @@ world_sizes: [2]
 
 
 @pytest.mark.train
-def test_mistakes_of_a_pipeline_are_found(run_suite: Callable[..., Finished]) -> None:
+def test_mistakes_of_a_pipeline_are_found(run_suite):
     bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
-    done = run_suite(f"""{CHECKED}
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{name: sgd, lr: 0.1, clip_grad_norm: 0.1}}
 check: {{steps: 3, perturbed: 4, fp64: false}}
 strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
@@ -401,9 +390,7 @@ strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 
 
 @pytest.mark.train
-def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(run_suite):
     done = run_suite("""
 workload: {drowsy: {depth: 4, seconds: 0.0002, slower: 100}}
 batch: {global_batch_size: 8}
@@ -437,8 +424,8 @@ strategies: [{pp: {split: time, micro_batches: 2}}]
     ],
 )
 def test_every_schedule_is_the_same_training_and_moves_and_keeps_what_theory_says(
-    work: str, precision: str, recomputed: str, world_sizes: list[int], run_suite: Callable[..., Finished]
-) -> None:
+    work, precision, recomputed, world_sizes, run_suite
+):
     names = [name for name, each in SCHEDULES.items() if recomputed == "none" or not each.splits_backward]
     done = run_suite(f"""
 workload: {work}
@@ -454,23 +441,22 @@ strategies:
   - pp: {{schedule: [{", ".join(names)}], micro_batches: 8, split: parameters}}
   - pp: {{schedule: [1F1B, Interleaved1F1B], micro_batches: 8, split: time}}
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 WIDE = HEADS["workload"].replace("depth: 4", "depth: 4, tied: true")
-MESHES = f"""
+MESHES = SuiteText(f"""
 workload: {WIDE}
 batch: {{global_batch_size: 16, micro_batch_size: 4}}
 launcher: {{kept: {{oversubscribe: true}}}}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
-"""
+""")
 
 
 @pytest.mark.train
-def test_a_pipeline_of_shards_is_the_same_training(run_suite: Callable[..., Finished]) -> None:
+def test_a_pipeline_of_shards_is_the_same_training(run_suite):
     # one optimizer and few steps: the grid has both
     short = MESHES.replace("steps: 3", "steps: 2").replace(
         "{clip", "{name: sgd, kernel: foreach, lr: 0.1, clip"
@@ -486,9 +472,7 @@ strategies: [{{pp: {{mesh: {{dp_shard: 2}}, micro_batches: 2}}}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_shards_that_are_freed_between_the_halves_of_a_backward_pass_are_found(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_shards_that_are_freed_between_the_halves_of_a_backward_pass_are_found(run_suite):
     done = run_suite(f"""{MESHES}
 measure: {{trials: 0}}
 world_sizes: [4]
@@ -547,8 +531,8 @@ strategies:
     ],
 )
 def test_every_mesh_is_the_same_training_and_moves_and_keeps_what_theory_says(
-    precision: str, recomputed: str, world_size: int, strategies: str, run_suite: Callable[..., Finished]
-) -> None:
+    precision, recomputed, world_size, strategies, run_suite
+):
     done = run_suite(f"""{MESHES}
 precision: {precision}
 activation_checkpointing: {recomputed}
@@ -556,15 +540,14 @@ measure: {{warmup: 1, steps: 2, trials: 1}}
 world_sizes: [{world_size}]
 strategies: {strategies}
 """)
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
-    done = run_suite(f"""{CHECKED}
+def test_a_pipeline_resumes_from_its_checkpoints_and_from_others(run_suite):
+    done = run_suite(f"""{CHECK_SUITE}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 checkpoint: {{}}
 strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]
@@ -576,7 +559,7 @@ strategies: [ddp, {{pp: {{schedule: [1F1B, ZBVZeroBubble]}}}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_a_mesh_resumes_from_its_checkpoints_and_from_others(run_suite: Callable[..., Finished]) -> None:
+def test_a_mesh_resumes_from_its_checkpoints_and_from_others(run_suite):
     done = run_suite(f"""{MESHES}
 measure: {{trials: 0}}
 checkpoint: {{}}

@@ -1,7 +1,5 @@
 """Cards of strategies: what they claim is what the theory that is measured against says, and has a source."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -226,8 +224,6 @@ LATER = [
 
 
 @pytest.mark.parametrize("choice", LATER, ids=str)
-def test_options_that_this_version_does_not_know_cost_a_card_and_a_description_and_no_more(
-    choice: PluginChoice,
-) -> None:
+def test_options_that_this_version_does_not_know_cost_a_card_and_a_description_and_no_more(choice):
     assert card_for(choice) is None
     assert strategy_description(replace(case(choice.name), strategy=choice), None) == StrategyDescription()

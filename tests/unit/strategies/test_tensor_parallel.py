@@ -1,37 +1,32 @@
 """Tensor parallelism: who may be cut, what it should move and keep, and whether it is the same training."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools
 import tomllib
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from distbench.adopt import export_case, supported_formats
 from distbench.adopt.exported_case import ExportedCase
-from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
 from support import planned_suites
-from support.records import case, info, measured
-from support.runs import Done, Finished
-from support.theory_checks import against_theory, bytes_by_operation
+from support.records import case, measured, run_of
+from support.suites import SuiteText, write_suite
+from support.theory_checks import against_theory, assert_same_training, bytes_by_operation
 
-MODEL = (
+MODEL = SuiteText(
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )
 L, D, S, V = 2, 64, 32, 256
 NORMS = (2 * L + 1) * D
 # rows
-B = 8
-planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {B}}}")
+ROWS = 8
+planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{global_batch_size: {ROWS}}}")
 
 
 @pytest.mark.parametrize(
@@ -45,12 +40,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             {"workload": "{transformer: {preset: gpt2-small}}"},
             ": 1; set vocab_size: 50304 (padded, as Megatron-LM does",
         ),
-        (
-            "tp: {}",
-            2,
-            {"workload": "{mlp: {}}"},
-            "the workload mlp does not declare which linear",
-        ),
+        ("tp: {}", 2, {"workload": "{mlp: {}}"}, "the workload mlp does not declare which linear"),
         (
             "tp: {}",
             2,
@@ -65,12 +55,7 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
             {"workload": MODEL.replace("seq_len: 32", "seq_len: 30")},
             "sequence_parallel: seq_len = 30 is not divisible by 4 devices; use seq_len: 28 or 32",
         ),
-        (
-            "tp: {}",
-            3,
-            {},
-            "heads = 4, kv_heads = 4, ffn_dim = 128 and vocab_size = 256 are not divisible by",
-        ),
+        ("tp: {}", 3, {}, "heads = 4, kv_heads = 4, ffn_dim = 128 and vocab_size = 256 are not divisible by"),
         ("tp: {}", 2, {"compile": "true"}, "compile is not supported with tensor parallelism"),
         (
             "tp: {}",
@@ -95,13 +80,11 @@ planned = functools.partial(planned_suites.planned, workload=MODEL, batch=f"{{gl
         ("fsdp: {mesh: {tp: 2}, sharding: hybrid}", 2, {}, "hybrid sharding needs at least 2 ranks"),
     ],
 )
-def test_what_can_not_be_cut_is_refused_with_the_numbers(
-    strategy: str, world_size: int, changed: dict[str, str], why: str, tmp_path: Path
-) -> None:
+def test_what_can_not_be_cut_is_refused_with_the_numbers(strategy, world_size, changed, why, tmp_path):
     assert why in (planned(tmp_path, strategy, world_size, **changed).problem or "")
 
 
-def test_a_padded_vocabulary_can_be_cut(tmp_path: Path) -> None:
+def test_a_padded_vocabulary_can_be_cut(tmp_path):
     model = "{transformer: {preset: gpt2-small, vocab_size: 50304}}"
     assert planned(tmp_path, "tp: {}", 2, workload=model).problem is None
 
@@ -115,17 +98,14 @@ def test_a_padded_vocabulary_can_be_cut(tmp_path: Path) -> None:
         ("fsdp: {mesh: {tp: 2}, sharding: hybrid, sequence_parallel: true}", "fsdp-hybrid+tp2+sp"),
     ],
 )
-def test_a_name_says_what_is_cut(strategy: str, label: str, tmp_path: Path) -> None:
+def test_a_name_says_what_is_cut(strategy, label, tmp_path):
     assert planned(tmp_path, strategy, 4).case.label == label
 
 
 @pytest.mark.parametrize(
     ("mesh", "told"),
     [
-        (
-            "{pp: 2}",
-            "mesh.pp = 2: Allowed: dp_replicate, dp_shard, tp; strategies that have pp: pp, zero",
-        ),
+        ("{pp: 2}", "mesh.pp = 2: Allowed: dp_replicate, dp_shard, tp; strategies that have pp: pp, zero"),
         ("{cp: [1, 2]}", "mesh.cp[1] = 2: Allowed: dp_replicate, dp_shard, tp; strategies that have cp: cp"),
         ("{dp: 1}", "mesh.dp = 1: Allowed: dp_replicate, dp_shard, tp"),
         ("{tp: 0}", "mesh.tp = 0: must be at least 1"),
@@ -134,12 +114,10 @@ def test_a_name_says_what_is_cut(strategy: str, label: str, tmp_path: Path) -> N
         ("all", "mesh = 'all': expected a mapping or auto"),
     ],
 )
-def test_a_dimension_of_a_mesh_that_can_not_be_is_refused_with_its_line(
-    mesh: str, told: str, distbench: Callable[..., Done], tmp_path: Path
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(
-        f"workload: {MODEL}\nbatch: {{global_batch_size: 8}}\nstrategies:\n  - fsdp: {{mesh: {mesh}}}\n"
+def test_a_dimension_of_a_mesh_that_can_not_be_is_refused_with_its_line(mesh, told, distbench, tmp_path):
+    suite = write_suite(
+        tmp_path,
+        f"workload: {MODEL}\nbatch: {{global_batch_size: 8}}\nstrategies:\n  - fsdp: {{mesh: {mesh}}}\n",
     )
     done = distbench("plan", str(suite))
     assert done.returncode == 2
@@ -155,7 +133,7 @@ def test_a_dimension_of_a_mesh_that_can_not_be_is_refused_with_its_line(
         ("{per_device_batch_size: 2}", Batch(8, 4, 1)),
     ],
 )
-def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: Path) -> None:
+def test_ranks_that_share_rows_share_samples(batch, cut, tmp_path):
     assert planned(tmp_path, "fsdp: {mesh: {tp: 2}}", 4, batch=batch).case.batch == cut
 
 
@@ -174,27 +152,25 @@ def test_ranks_that_share_rows_share_samples(batch: str, cut: Batch, tmp_path: P
         ),
     ],
 )
-def test_a_batch_that_does_not_divide_says_by_what(
-    strategy: str, batch: str, why: str, tmp_path: Path
-) -> None:
+def test_a_batch_that_does_not_divide_says_by_what(strategy, batch, why, tmp_path):
     with pytest.raises(UsageError, match=why.replace("(", r"\(")):
         planned(tmp_path, strategy, 4, batch=batch)
 
 
-def of(strategy: str, world_size: int, **changed: object) -> Case:
+def tensor_parallel_case(strategy: str, world_size: int, **changed: object) -> Case:
     """A case of *strategy* on the small model, in fp32."""
     options = {"dim": D, "depth": L, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": V, "seq_len": S}
     return case(
         strategy,
         world_size,
         workload=PluginChoice("transformer", options),
-        **{"batch": Batch(B, B, 1), **changed},
+        **{"batch": Batch(ROWS, ROWS, 1), **changed},
     )
 
 
-ACTIVATION = B * S * D * 4
-LOGITS = B * S * V * 4
-OF_LOSS = 3 * B * S * 4
+ACTIVATION = ROWS * S * D * 4
+LOGITS = ROWS * S * V * 4
+OF_LOSS = 3 * ROWS * S * 4
 
 
 @pytest.mark.parametrize(
@@ -215,16 +191,14 @@ OF_LOSS = 3 * B * S * 4
         ),
     ],
 )
-def test_what_moves_is_megatrons_four_reductions_a_block_and_two(
-    strategy: TensorParallel, recomputed: str, moved: dict[str, float]
-) -> None:
-    asked = of("tp", 2, activation_checkpointing=recomputed)
+def test_what_moves_is_megatrons_four_reductions_a_block_and_two(strategy, recomputed, moved):
+    asked = tensor_parallel_case("tp", 2, activation_checkpointing=recomputed)
     assert bytes_by_operation(strategy, asked, 100_000) == moved
 
 
-def test_on_a_mesh_both_dimensions_move_their_own() -> None:
+def test_on_a_mesh_both_dimensions_move_their_own():
     parameters, strategy = 100_000, FullyShardedDataParallel(mesh={"tp": 2})
-    asked = of("fsdp", 4, batch=Batch(B, B // 2, 1))
+    asked = tensor_parallel_case("fsdp", 4, batch=Batch(ROWS, ROWS // 2, 1))
     part = NORMS + (parameters - NORMS) // 2
     assert bytes_by_operation(strategy, asked, parameters) == {
         "all_gather": 2 * part * 4 + LOGITS / 2,
@@ -234,22 +208,25 @@ def test_on_a_mesh_both_dimensions_move_their_own() -> None:
     assert strategy.model_states(asked, parameters)["optimizer_state"] == part * 8 / 2
 
 
-def test_one_rank_alone_moves_nothing_and_keeps_all() -> None:
-    asked = of("tp", 1)
+def test_one_rank_alone_moves_nothing_and_keeps_all():
+    asked = tensor_parallel_case("tp", 1)
     assert bytes_by_operation(TensorParallel(), asked, 100_000) == {}
     assert TensorParallel().model_states(asked, 100_000)["parameters"] == 400_000
 
 
-@pytest.mark.parametrize("batch", [Batch(B, B, 1), Batch(B, B // 2, 2)])
-def test_ranks_that_share_rows_are_as_fast_relative_to_ddp_as_they_are(batch: Batch) -> None:
-    ddp, cut = of("ddp", 2, batch=Batch(B, B // 2, 1)), of("tp", 2, batch=batch)
-    run = RunAnalysis(info(ddp, cut), [measured(ddp, 1000.0), measured(cut, 750.0)])
+@pytest.mark.parametrize("batch", [Batch(ROWS, ROWS, 1), Batch(ROWS, ROWS // 2, 2)])
+def test_ranks_that_share_rows_are_as_fast_relative_to_ddp_as_they_are(batch):
+    ddp, cut = (
+        tensor_parallel_case("ddp", 2, batch=Batch(ROWS, ROWS // 2, 1)),
+        tensor_parallel_case("tp", 2, batch=batch),
+    )
+    run = run_of(measured(ddp, 1000.0), measured(cut, 750.0))
     assert [row.relative_throughput for row in run.cases] == [1.0, 0.75]
 
 
-def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
+def test_torchtitan_is_told_the_mesh_and_others_say_why_not():
     bf16 = PrecisionConfig("bf16")
-    asked = of("fsdp", 4, device="cuda", precision=bf16, batch=Batch(B, B // 2, 1))
+    asked = tensor_parallel_case("fsdp", 4, device="cuda", precision=bf16, batch=Batch(ROWS, ROWS // 2, 1))
     options = {"mesh": {"tp": 2}, "sequence_parallel": True, "loss_parallel": True}
     meshed = dataclasses.replace(asked, strategy=PluginChoice("fsdp", options))
     assert supported_formats(ExportedCase.of(meshed, {})) == ["torch", "torchtitan", "torchtitan-toml"]
@@ -260,7 +237,7 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
     assert parallelism["disable_loss_parallel"] is False
     with pytest.raises(UsageError, match="--as accelerate: only a plain torch script or torchtitan's"):
         export_case("accelerate", meshed, {})
-    plain = dataclasses.replace(asked, strategy=PluginChoice("tp"), batch=Batch(B, B, 1))
+    plain = dataclasses.replace(asked, strategy=PluginChoice("tp"), batch=Batch(ROWS, ROWS, 1))
     with pytest.raises(UsageError, match="tensor parallelism always uses sequence parallelism"):
         export_case("torchtitan-toml", plain, {})
     (newer,) = export_case("torchtitan", dataclasses.replace(plain, precision=bf16), {}).files.values()
@@ -268,10 +245,11 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not() -> None:
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> None:
+def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence):
     options = {"mesh": {"dp_replicate": 2, "tp": 2}, "sequence_parallel": sequence}
     asked = dataclasses.replace(
-        of("fsdp", 8, batch=Batch(B, B // 4, 1)), strategy=PluginChoice("fsdp", options)
+        tensor_parallel_case("fsdp", 8, batch=Batch(ROWS, ROWS // 4, 1)),
+        strategy=PluginChoice("fsdp", options),
     )
     adopted = export_case("torch", asked, {})
     text = adopted.files["adopted_torch.py"]
@@ -290,23 +268,21 @@ def test_a_script_of_plain_torch_says_how_each_layer_is_cut(sequence: bool) -> N
         export_case("torch", foreign, {})
 
 
-CHECKED = f"""
+CHECK_SUITE = SuiteText(f"""
 workload: {MODEL}
 batch: {{global_batch_size: 8, micro_batch_size: 4}}
 launcher: {{kept: {{oversubscribe: true}}}}
 optimizer: {{clip_grad_norm: 0.1, weight_decay: 0.1}}
 measure: {{trials: 0}}
 check: {{steps: 3, perturbed: 4}}
-"""
+""")
 
 
 @pytest.mark.train
-def test_a_split_model_is_the_same_training_and_mistakes_in_it_are_found(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_split_model_is_the_same_training_and_mistakes_in_it_are_found(run_suite):
     bugs = ("untied", "partial-norms")
     done = run_suite(
-        f"""{CHECKED.replace("seq_len: 32", "seq_len: 32, tied: true")}
+        f"""{CHECK_SUITE.replace("seq_len: 32", "seq_len: 32, tied: true")}
 world_sizes: [2]
 strategies:
   - tp: {{sequence_parallel: true}}
@@ -323,15 +299,12 @@ exclude: [{{strategy: "fsdp*", world_size: 2}}]
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_copies_of_shards_of_a_split_model_are_the_same_training_and_move_what_theory_says(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_copies_of_shards_of_a_split_model_are_the_same_training_and_move_what_theory_says(run_suite):
     measured_too = "measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 1}"
-    suite = CHECKED.replace("measure: {trials: 0}", measured_too).replace("size: 4", "size: 2")
+    suite = CHECK_SUITE.replace("measure: {trials: 0}", measured_too).replace("size: 4", "size: 2")
     options = "mesh: {dp_replicate: 2, tp: 2}, sequence_parallel: [false, true]"
     done = run_suite(f"{suite}world_sizes: [8]\nstrategies: [{{fsdp: {{{options}}}}}]\n")
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
     found = against_theory(done.folder)
     assert found == dict.fromkeys(found, "")
     assert len(found) == 2
@@ -342,11 +315,9 @@ def test_copies_of_shards_of_a_split_model_are_the_same_training_and_move_what_t
 @pytest.mark.parametrize(
     ("precision", "recomputed", "tied"), [("fp32", "none", "true"), ("bf16", "full", "false")]
 )
-def test_a_model_that_is_cut_is_the_same_training(
-    precision: str, recomputed: str, tied: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_a_model_that_is_cut_is_the_same_training(precision, recomputed, tied, run_suite):
     done = run_suite(
-        f"""{CHECKED.replace("seq_len: 32", f"seq_len: 32, tied: {tied}")}
+        f"""{CHECK_SUITE.replace("seq_len: 32", f"seq_len: 32, tied: {tied}")}
 world_sizes: [2]
 precision: {precision}
 activation_checkpointing: {recomputed}
@@ -360,16 +331,15 @@ exclude:
   - {{strategy: "fsdp-hybrid*", world_size: 2}}
 """
     )
-    assert done.code == 0, done.errors
-    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    assert_same_training(done)
 
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_mistakes_of_a_cut_model_are_found(run_suite: Callable[..., Finished]) -> None:
+def test_mistakes_of_a_cut_model_are_found(run_suite):
     bugs = ("partial-norms", "untied", "local-positions", "local-clipping")
     done = run_suite(
-        CHECKED.replace("seq_len: 32", "seq_len: 32, tied: true")
+        CHECK_SUITE.replace("seq_len: 32", "seq_len: 32, tied: true")
         + f"world_sizes: [2]\nstrategies: [{{planted_tp: {{bug: [none, {', '.join(bugs)}]}}}}]\n"
     )
     found = done.found("planted-tp")

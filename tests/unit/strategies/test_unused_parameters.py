@@ -1,9 +1,6 @@
 """Trained parameters that the loss does not use: what DDP says of them, and the two ways to train them."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +11,6 @@ from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from support.records import case
-from support.runs import Finished
 
 MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
 FINDING = DistributedDataParallel(find_unused_parameters=True)
@@ -28,7 +24,7 @@ check: {steps: 2, perturbed: 4}
 """
 
 
-def test_static_graph_leaves_nothing_to_find() -> None:
+def test_static_graph_leaves_nothing_to_find():
     both = DistributedDataParallel(static_graph=True, find_unused_parameters=True)
     assert "static_graph finds unused parameters" in (both.problem(case("ddp"), MACHINE) or "")
     assert FINDING.problem(case("ddp"), MACHINE) is None
@@ -44,7 +40,7 @@ def test_static_graph_leaves_nothing_to_find() -> None:
         ("torchtitan-toml", "torchtitan does not set find_unused_parameters"),
     ],
 )
-def test_every_format_asks_for_it_or_says_that_it_can_not(format_: str, told: str) -> None:
+def test_every_format_asks_for_it_or_says_that_it_can_not(format_, told):
     device = "cuda" if format_.startswith("torchtitan") else "cpu"
     of = dataclasses.replace(
         case("ddp"), device=device, strategy=PluginChoice("ddp", {"find_unused_parameters": True})
@@ -54,9 +50,7 @@ def test_every_format_asks_for_it_or_says_that_it_can_not(format_: str, told: st
 
 
 @pytest.mark.train
-def test_ddp_names_the_parameters_and_both_ways_to_train_them_are_the_same_training(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_ddp_names_the_parameters_and_both_ways_to_train_them_are_the_same_training(run_suite):
     done = run_suite(UNUSED)
     assert done.code == 0, done.errors
     plain, finding, static = (

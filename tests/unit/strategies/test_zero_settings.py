@@ -1,7 +1,5 @@
 """What DeepSpeed is told where a suite says nothing: its own defaults, but for models too small for them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 
@@ -19,17 +17,19 @@ GPT2 = ModelSizes(total=124_000_000, largest_layer=7_000_000, largest_parameter=
 LLAMA_1B = ModelSizes(total=1_236_000_000, largest_layer=61_000_000, largest_parameter=263_000_000)
 
 
-def section(zero: Zero, elements: ModelSizes) -> dict[str, Any]:
+def deepspeed_section(zero: Zero, elements: ModelSizes) -> dict[str, Any]:
     return dict(configuration(zero, case("zero"), sizes_for_model(zero, elements))["zero_optimization"])
 
 
-def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeeds_own() -> None:
-    small = section(Zero(stage=3), GPT2)
+def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeeds_own():
+    small = deepspeed_section(Zero(stage=3), GPT2)
     assert small["reduce_bucket_size"] == small["stage3_prefetch_bucket_size"] == GPT2.largest_layer
     # so that the next layer is gathered while the embedding, which is larger than three layers, is there
     assert small["stage3_max_live_parameters"] == 2 * GPT2.largest_layer + GPT2.largest_parameter
     assert small["stage3_param_persistence_threshold"] == small["stage3_max_reuse_distance"] == 0
-    large = {key.removeprefix("stage3_"): size for key, size in section(Zero(stage=3), LLAMA_1B).items()}
+    large = {
+        key.removeprefix("stage3_"): size for key, size in deepspeed_section(Zero(stage=3), LLAMA_1B).items()
+    }
     assert large.items() >= DEEPSPEED_DEFAULTS.items()
     assert (
         PRESETS["1b"].parameters()
@@ -39,13 +39,13 @@ def test_sizes_of_a_small_model_are_in_layers_and_those_of_a_large_one_deepspeed
 
 
 @pytest.mark.parametrize("elements", [GPT2, LLAMA_1B])
-def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements: ModelSizes) -> None:
+def test_a_size_that_the_suite_sets_is_taken_for_any_model(elements):
     sizes: dict[str, Any] = dict.fromkeys(DEEPSPEED_DEFAULTS, 7) | {"max_reuse_distance": 0}
-    found = section(Zero(stage=3, **sizes), elements)
+    found = deepspeed_section(Zero(stage=3, **sizes), elements)
     assert {key: found.get(key, found.get(f"stage3_{key}")) for key in sizes} == sizes
 
 
-def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_in_the_name() -> None:
+def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_in_the_name():
     assert [Zero(stage=stage).overlap_comm for stage in (0, 1, 2, 3)] == [False, False, False, True]
     assert [Zero(stage=stage, overlap_comm=True).label for stage in (2, 3)] == ["zero2+overlap", "zero3"]
     # as runs of earlier versions have it
@@ -54,7 +54,7 @@ def test_communication_overlaps_where_deepspeed_has_it_so_and_another_choice_is_
     assert "always reduces gradients after" in str(problem)
 
 
-def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_the_suite_says_bf16() -> None:
+def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_the_suite_says_bf16():
     short = case("zero", precision=PrecisionConfig(compute="bf16"))
     for stage in (1, 2, 3):
         assert configuration(Zero(stage=stage), short, {})["data_types"] == {"grad_accum_dtype": "fp32"}
@@ -70,7 +70,7 @@ def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_
         )
 
 
-def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it() -> None:
+def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it():
     def id_of(zero: Zero) -> str:
         return case(strategy=PluginChoice("zero", asdict(zero))).id
 

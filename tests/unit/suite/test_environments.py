@@ -1,7 +1,5 @@
 """Other Python environments as an axis of a suite: how they are named and asked, and what runs there."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -37,11 +35,11 @@ from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.interpreters import REQUIRED_PACKAGES
 from distbench.system.machine import ops_folder
 from support.environments import beside, older_deepspeed
-from support.records import case, info, measured
-from support.runs import Finished
+from support.records import case, measured, run_of
+from support.suites import SuiteText, write_suite
 
 NO_DEEPSPEED = Machine("cpu", 2, {"torch": "2.13.0"}, has_libaio=False, has_compiler=True)
-TOLD = {
+FACTS = {
     "python": "3.11.4",
     "prefix": "/elsewhere",
     "packages": {"torch": "2.12.0", "deepspeed": "0.14.0"},
@@ -49,35 +47,34 @@ TOLD = {
     "missing": [],
 }
 
-MINE = """\
+SUITE = SuiteText("""\
 workload: {transformer: {dim: 32, depth: 1, heads: 2, ffn_dim: 64, seq_len: 32}}
 data: synthetic
 batch: {global_batch_size: 4}
 world_sizes: [2]
 environments: {old: old}
 strategies: [ddp, zero]
-"""
+""")
 
 
 def python(folder: Path, told: Mapping[str, object] | None = None, script: str = "") -> Path:
     """A virtual environment whose Python answers what it is asked with *told*, or is another *script*."""
     program = folder / "bin" / "python"
     program.parent.mkdir(parents=True)
-    program.write_text(script or f"#!/bin/sh\necho '{json.dumps({**TOLD, **(told or {})})}'\n")
+    program.write_text(script or f"#!/bin/sh\necho '{json.dumps({**FACTS, **(told or {})})}'\n")
     program.chmod(0o755)
     return program
 
 
-def link(folder: Path, target: str) -> None:
+def link_python(folder: Path, target: str) -> None:
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(target)
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Callable[..., Suite]:
+def suite(tmp_path) -> Callable[..., Suite]:
     def read(text: str, **overrides: object) -> Suite:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
+        file = write_suite(tmp_path, text, "mine.yaml")
         return load_suite(file, Overrides(**overrides))
 
     return read
@@ -93,9 +90,9 @@ def refusal(read: Callable[[], object]) -> list[str]:
     return [str(mistake).rpartition("mine.yaml:")[2] for mistake in refused.value.mistakes]
 
 
-def test_what_is_unsupported_here_runs_where_it_is_installed(suite, tmp_path) -> None:
+def test_what_is_unsupported_here_runs_where_it_is_installed(suite, tmp_path):
     python(tmp_path / "old")
-    plan = make_plan(suite(f"{MINE}environment: [current, old]\n"), NO_DEEPSPEED)
+    plan = make_plan(suite(f"{SUITE}environment: [current, old]\n"), NO_DEEPSPEED)
     told = planned(plan)
     assert list(told) == [
         "ddp/ws2/mb2/fp32",
@@ -109,9 +106,9 @@ def test_what_is_unsupported_here_runs_where_it_is_installed(suite, tmp_path) ->
     assert [task.case.name for task in plan.trials[:4]] == [*told, "zero3/ws2/mb2/fp32/@old"]
 
 
-def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite, tmp_path) -> None:
+def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite, tmp_path):
     program = python(tmp_path / "old")
-    mine = suite(f"{MINE}environment: [current, old]\n")
+    mine = suite(f"{SUITE}environment: [current, old]\n")
     here, there = (
         trial_launch(
             tmp_path / "run",
@@ -128,7 +125,7 @@ def test_its_processes_start_in_it_with_this_distbench_and_ops_of_its_own(suite,
     assert not here.target.environment
 
 
-def with_op(folder: Path) -> Path:
+def environment_with_op(folder: Path) -> Path:
     """A package of DeepSpeed that was installed with the op of collectives in shared memory."""
     op = folder / "ops" / "comm" / "deepspeed_shm_comm_op.so"
     op.parent.mkdir(parents=True)
@@ -136,18 +133,19 @@ def with_op(folder: Path) -> Path:
     return folder
 
 
-def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
-    suite, tmp_path, monkeypatch
-) -> None:
+def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(suite, tmp_path, monkeypatch):
     monkeypatch.setenv("DISTBENCH_CACHE", str(tmp_path / "cache"))
     shipped, bare, built = (str(tmp_path / name) for name in ("shipped", "bare", "built"))
-    python(tmp_path / "shipped", {"prefix": shipped, "deepspeed": str(with_op(tmp_path / "deepspeed"))})
+    python(
+        tmp_path / "shipped",
+        {"prefix": shipped, "deepspeed": str(environment_with_op(tmp_path / "deepspeed"))},
+    )
     python(tmp_path / "bare", {"prefix": bare})
     python(tmp_path / "built", {"prefix": built})
-    library = ops_folder(built, TOLD["packages"], "cpu") / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+    library = ops_folder(built, FACTS["packages"], "cpu") / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
     library.parent.mkdir(parents=True)
     library.touch()
-    text = MINE.replace(
+    text = SUITE.replace(
         "environments: {old: old}", "environments: {shipped: shipped, bare: bare, built: built}"
     )
     without = dataclasses.replace(NO_DEEPSPEED, has_compiler=False, has_ninja=True)
@@ -157,19 +155,19 @@ def test_ops_that_can_not_be_built_are_looked_for_where_they_would_be_loaded(
     assert problems == {"shipped": None, "built": None}
 
 
-def test_a_part_of_a_suite_runs_elsewhere_and_names_and_globs_tell_it(suite, tmp_path) -> None:
+def test_a_part_of_a_suite_runs_elsewhere_and_names_and_globs_tell_it(suite, tmp_path):
     python(tmp_path / "old")
-    some = f"{MINE}include: [{{strategy: 'zero*', environment: old}}]\n"
+    some = f"{SUITE}include: [{{strategy: 'zero*', environment: old}}]\n"
     assert list(planned(make_plan(suite(some), NO_DEEPSPEED)))[2:] == ["zero3/ws2/mb2/fp32/@old"]
     assert list(planned(make_plan(suite(some, only=["*@old"]), NO_DEEPSPEED))) == ["zero3/ws2/mb2/fp32/@old"]
-    without = f"{MINE}environment: [current, old]\nexclude: [{{strategy: ddp, environment: old}}]\n"
+    without = f"{SUITE}environment: [current, old]\nexclude: [{{strategy: ddp, environment: old}}]\n"
     assert "ddp/ws2/mb2/fp32/@old" not in planned(make_plan(suite(without), NO_DEEPSPEED))
 
 
-def test_only_what_runs_elsewhere_has_another_id(suite, tmp_path) -> None:
+def test_only_what_runs_elsewhere_has_another_id(suite, tmp_path):
     python(tmp_path / "old")
-    plain = make_plan(suite(MINE.replace("environments: {old: old}\n", "")), NO_DEEPSPEED)
-    both = make_plan(suite(f"{MINE}environment: [old, current]\n"), NO_DEEPSPEED)
+    plain = make_plan(suite(SUITE.replace("environments: {old: old}\n", "")), NO_DEEPSPEED)
+    both = make_plan(suite(f"{SUITE}environment: [old, current]\n"), NO_DEEPSPEED)
     ids = {item.case.name: item.case.id for item in both.cases}
     assert {item.case.name: item.case.id for item in plain.cases}.items() <= ids.items()
     assert len(set(ids.values())) == 4
@@ -179,14 +177,14 @@ def test_only_what_runs_elsewhere_has_another_id(suite, tmp_path) -> None:
     )
 
 
-def test_a_stored_suite_finds_them_wherever_it_is_read(suite, tmp_path) -> None:
+def test_a_stored_suite_finds_them_wherever_it_is_read(suite, tmp_path):
     python(tmp_path / "old")
-    mine = suite(f"{MINE}environment: old\n")
+    mine = suite(f"{SUITE}environment: old\n")
     again = Suite.from_resolved(json.loads(json.dumps(mine.to_resolved())))
     assert planned(make_plan(again, NO_DEEPSPEED)) == planned(make_plan(mine, NO_DEEPSPEED))
 
 
-def test_the_reference_of_a_check_is_that_of_the_current_one() -> None:
+def test_the_reference_of_a_check_is_that_of_the_current_one():
     assert reference_case(case("ddp", environment="old")) == reference_case(case("ddp"))
 
 
@@ -210,8 +208,8 @@ def test_the_reference_of_a_check_is_that_of_the_current_one() -> None:
         ("environment: 3", "environment = 3: expected text"),
     ],
 )
-def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> None:
-    text = f"{MINE.replace('environments: {old: old}', '')}{line}\n"
+def test_a_mistake_in_the_words_has_its_place(suite, line, told):
+    text = f"{SUITE.replace('environments: {old: old}', '')}{line}\n"
     (mistake,) = refusal(lambda: suite(text))
     assert mistake.startswith(f"7: {told}")
 
@@ -221,7 +219,7 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
     [
         (lambda at: None, "does not exist; create an environment there, or give the folder of a virtual"),
         (
-            lambda at: link(at, "/gone/python3.9"),
+            lambda at: link_python(at, "/gone/python3.9"),
             "bin/python is a link to /gone/python3.9, which does not exist on this machine; recreate",
         ),
         (
@@ -253,43 +251,47 @@ def test_a_mistake_in_the_words_has_its_place(suite, line: str, told: str) -> No
         ),
     ],
 )
-def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, made, told: str) -> None:
+def test_what_can_not_run_trials_is_refused_with_the_reason(suite, tmp_path, made, told):
     made(tmp_path / "old")
-    (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
+    (mistake,) = refusal(lambda: make_plan(suite(SUITE), NO_DEEPSPEED))
     assert mistake.startswith("5: environments.old = 'old': ")
     assert told.format(at=tmp_path / "old") in mistake
 
 
-def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path: Path) -> None:
+def test_one_that_is_removed_while_a_run_goes_on_is_named(tmp_path):
     gone = PythonTarget(python=str(tmp_path / "old" / "bin" / "python"))
     with pytest.raises(LaunchError, match=f"can't start {gone.python}: No such file or directory"):
         ForkServerClient((), {}, tmp_path / "log", 5.0, gone)
 
 
-def test_a_real_python_without_torch_is_refused(suite, tmp_path) -> None:
+def test_a_real_python_without_torch_is_refused(suite, tmp_path):
     venv.create(tmp_path / "old", symlinks=True)
-    (mistake,) = refusal(lambda: make_plan(suite(MINE), NO_DEEPSPEED))
+    (mistake,) = refusal(lambda: make_plan(suite(SUITE), NO_DEEPSPEED))
     assert "it does not contain numpy, psutil, nvidia-ml-py, safetensors, torch, which trials need" in mistake
 
 
-def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path) -> None:
+def test_ranks_on_other_nodes_have_the_python_of_these(suite, tmp_path):
     python(tmp_path / "old")
-    (mistake,) = refusal(lambda: make_plan(suite(f"{MINE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED))
+    (mistake,) = refusal(
+        lambda: make_plan(suite(f"{SUITE}launcher: {{ssh: {{hosts: [a]}}}}\n"), NO_DEEPSPEED)
+    )
     assert mistake.startswith(
         "5: environments = 'ssh': launcher ssh can't use another Python than that of its nodes"
     )
 
 
-def test_text_that_ships_with_python_is_not_compared_between_versions(suite, tmp_path) -> None:
+def test_text_that_ships_with_python_is_not_compared_between_versions(suite, tmp_path):
     python(tmp_path / "old", {"python": "3.99.0"})
     told = planned(
-        make_plan(suite(f"{MINE.replace('synthetic', 'text')}environment: [current, old]\n"), NO_DEEPSPEED)
+        make_plan(suite(f"{SUITE.replace('synthetic', 'text')}environment: [current, old]\n"), NO_DEEPSPEED)
     )
     assert told["ddp/ws2/mb2/fp32"] is None
     assert "differs between versions (3.99.0 there" in (told["ddp/ws2/mb2/fp32/@old"] or "")
 
 
-def ran(environment: str = CURRENT_ENVIRONMENT, tokens_per_s: float = 1000.0, **packages: str) -> Record:
+def record_in(
+    environment: str = CURRENT_ENVIRONMENT, tokens_per_s: float = 1000.0, **packages: str
+) -> Record:
     name = "ddp/ws2/mb4/fp32" + (f"/@{environment}" if environment != CURRENT_ENVIRONMENT else "")
     record = measured(case("ddp", name=name, environment=environment), tokens_per_s)
     record.effective["world_size"] = 2
@@ -298,11 +300,11 @@ def ran(environment: str = CURRENT_ENVIRONMENT, tokens_per_s: float = 1000.0, **
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_report_says_which_versions_differ_and_compares_them_as_means(place: int) -> None:
-    ours, theirs = ran(deepspeed="0.19.8"), ran("old", 2000.0, deepspeed="0.14.0")
+def test_a_report_says_which_versions_differ_and_compares_them_as_means(place):
+    ours, theirs = (record_in(deepspeed="0.19.8"), record_in("old", 2000.0, deepspeed="0.14.0"))
     records = [theirs]
     records.insert(place, ours)
-    run = RunAnalysis(info(*(record.case for record in records)), records)
+    run = run_of(*records)
     text = "@old: another Python environment, with deepspeed 0.14.0 (current: 0.19.8)."
     assert environment_sentences(records) == [text]
     assert header_facts(run)["software"] == "torch 2.13.0, DeepSpeed 0.19.8; @old: DeepSpeed 0.14.0"
@@ -316,13 +318,13 @@ def test_a_report_says_which_versions_differ_and_compares_them_as_means(place: i
     }
 
 
-def test_an_environment_like_the_current_one_is_told_as_such() -> None:
-    assert environment_sentences([ran(), ran("twin")]) == [
+def test_an_environment_like_the_current_one_is_told_as_such():
+    assert environment_sentences([record_in(), record_in("twin")]) == [
         "@twin: another Python environment, with the versions of the current one in all that is recorded."
     ]
 
 
-def test_a_configuration_says_where_its_case_was_measured() -> None:
+def test_a_configuration_says_where_its_case_was_measured():
     of = case("ddp", environment="old")
     assert "Python environment: old, as its suite calls it" in next(
         iter(export_case("torch", of, {}).files.values())
@@ -331,7 +333,7 @@ def test_a_configuration_says_where_its_case_was_measured() -> None:
     assert of.strategy == PluginChoice("ddp")
 
 
-def lacking(folder: Path, module: str) -> Path:
+def environment_without(folder: Path, module: str) -> Path:
     """A virtual environment with all that this one has but *module*."""
     (site,) = beside(folder).glob("lib/*/site-packages")
     (site / "hidden.py").write_text(f"""
@@ -356,10 +358,8 @@ metrics: [throughput, steptime]
 
 
 @pytest.mark.train
-def test_a_torch_without_a_part_that_one_strategy_needs_runs_the_others(
-    run_suite: Callable[..., Finished], tmp_path: Path
-) -> None:
-    older = lacking(tmp_path / "older", "torch.distributed.tensor.experimental._context_parallel")
+def test_a_torch_without_a_part_that_one_strategy_needs_runs_the_others(run_suite, tmp_path):
+    older = environment_without(tmp_path / "older", "torch.distributed.tensor.experimental._context_parallel")
     done = run_suite(f"""{TINY}
 environments: {{older: {older}}}
 environment: older
@@ -373,9 +373,7 @@ strategies: [ddp, cp: {{implementation: ring}}]
 
 
 @pytest.mark.train
-def test_one_that_starts_nothing_fails_its_own_cases_alone(
-    run_suite: Callable[..., Finished], tmp_path: Path
-) -> None:
+def test_one_that_starts_nothing_fails_its_own_cases_alone(run_suite, tmp_path):
     python(tmp_path / "old")
     done = run_suite(f"""{TINY}
 environments: {{old: {tmp_path / "old"}}}
@@ -389,9 +387,7 @@ strategies: [single]
 
 @pytest.mark.train
 @pytest.mark.parametrize("check", ["false", pytest.param("{steps: 1}", marks=pytest.mark.deep)])
-def test_another_environment_trains_the_same_beside_the_current_one(
-    run_suite: Callable[..., Finished], tmp_path: Path, check: str
-) -> None:
+def test_another_environment_trains_the_same_beside_the_current_one(run_suite, tmp_path, check):
     done = run_suite(f"""
 workload: {{transformer: {{dim: 32, depth: 1, heads: 2, ffn_dim: 64, seq_len: 16}}}}
 batch: {{global_batch_size: 4}}
@@ -420,9 +416,7 @@ check: {check}
 @pytest.mark.train
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_mics_of_an_older_deepspeed_trains_the_same_in_groups_of_ranks(
-    run_suite: Callable[..., Finished], tmp_path: Path, precision: str
-) -> None:
+def test_mics_of_an_older_deepspeed_trains_the_same_in_groups_of_ranks(run_suite, tmp_path, precision):
     older = older_deepspeed(tmp_path / "older")
     done = run_suite(f"""
 workload: {{transformer: {{dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 64, seq_len: 16}}}}
@@ -463,7 +457,7 @@ import distbench.worker.preload
 
 
 @pytest.mark.train
-def test_a_warm_parent_imports_nothing_that_another_environment_may_lack() -> None:
+def test_a_warm_parent_imports_nothing_that_another_environment_may_lack():
     """Of what distbench depends on, such an environment has ``NEEDED`` alone."""
     declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     names = {re.split(r"[^a-z0-9]", each)[0] for each in declared["project"]["dependencies"]}

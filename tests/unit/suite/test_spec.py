@@ -1,8 +1,7 @@
 """Suites: what is read, what is refused, and what the messages say."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,27 +9,16 @@ from typing import Literal
 import pytest
 
 from distbench.core.case import MeasureConfig, OptimizerConfig
-from distbench.core.errors import SuiteError
 from distbench.plan import make_plan
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.sections import check_section
+from support.suites import refusal, write_suite
 from support.wrong_suites import MINIMAL, MISTAKES, MISTAKES_IN_STRATEGIES
 
 
 @pytest.fixture
-def write(tmp_path: Path):
-    def write_suite(text: str) -> Path:
-        file = tmp_path / "mine.yaml"
-        file.write_text(text)
-        return file
-
-    return write_suite
-
-
-def refusal(file: Path, *settings: str) -> list[str]:
-    with pytest.raises(SuiteError) as refused:
-        load_suite(file, Overrides(set=settings))
-    return [str(mistake).replace(str(file), "mine.yaml") for mistake in refused.value.mistakes]
+def write(tmp_path) -> Callable[[str], Path]:
+    return lambda text: write_suite(tmp_path, text, "mine.yaml")
 
 
 def labels(suite: Suite) -> list[str]:
@@ -83,12 +71,7 @@ def test_a_suite_of_several_models_is_resumed(write, one, several):
 
 def test_an_option_that_lists_values_makes_a_strategy_of_each(write):
     text = MINIMAL.replace("[ddp]", "[{fsdp: {sharding: [full, grad_op], cpu_offload: [false, true]}}]")
-    assert labels(load_suite(write(text))) == [
-        "fsdp",
-        "fsdp+offload",
-        "fsdp-grad-op",
-        "fsdp-grad-op+offload",
-    ]
+    assert labels(load_suite(write(text))) == ["fsdp", "fsdp+offload", "fsdp-grad-op", "fsdp-grad-op+offload"]
 
 
 def test_a_field_that_lists_values_becomes_an_axis(write):
@@ -312,10 +295,7 @@ def test_what_set_gives_is_not_varied_any_more(write):
             "strategies[7].ddp.x=1",
             "--set strategies[7].ddp.x=1: strategies[7].ddp.x: strategies[7] has no sub-keys",
         ),
-        (
-            "strategies[0].fsdp.version=1",
-            "strategies[0].fsdp.version: strategies[0] is ddp",
-        ),
+        ("strategies[0].fsdp.version=1", "strategies[0].fsdp.version: strategies[0] is ddp"),
         ("metrics.telemetri.effect=1", "not a metric of the suite; did you mean 'telemetry'?"),
         ("metrics.telemetry.efect=1", "unknown key; did you mean 'effect'?"),
         ("workload.mlp.depth=1", "not the suite's workload; Allowed: transformer"),
@@ -343,24 +323,15 @@ def test_set_does_not_change_a_part_of_what_an_axis_replaces(write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "checkpoint: {steps_before: 0}",
-            "checkpoint.steps_before = 0: must be at least 1",
-        ),
-        (
-            "checkpoint: {steps_after: 1.5}",
-            "checkpoint.steps_after = 1.5: expected a whole number",
-        ),
+        ("checkpoint: {steps_before: 0}", "checkpoint.steps_before = 0: must be at least 1"),
+        ("checkpoint: {steps_after: 1.5}", "checkpoint.steps_after = 1.5: expected a whole number"),
         (
             "checkpoint: {step_before: 2}",
             "checkpoint.step_before = 2: unknown key; did you mean 'steps_before'? "
             "Allowed: steps_after, steps_before",
         ),
         ("checkpoint: 3", "checkpoint = 3: expected a mapping or true or false"),
-        (
-            "checkpoint: false\nmeasure: {trials: 0}",
-            "measure.trials = 0: nothing to run",
-        ),
+        ("checkpoint: false\nmeasure: {trials: 0}", "measure.trials = 0: nothing to run"),
     ],
 )
 def test_a_mistake_in_what_is_asked_of_checkpoints_has_its_place(write, text, message):

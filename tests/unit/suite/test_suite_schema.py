@@ -1,7 +1,5 @@
 """The JSON Schema of a suite, with which editors complete and check, and the list of keys made of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from distbench.suite import Suite, load_suite
 from distbench.suite.json_schema import json_schema
 from distbench.suite.yaml_reader import SourceMap, parse_suite
 from support import wrong_suites
+from support.suites import write_suite
 
 ROOT = Path(__file__).parents[3]
 SUITES = sorted(
@@ -59,8 +58,7 @@ def test_a_suite_of_the_repository_fits_its_schema(schema, file):
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_the_loader_takes_fits_and_so_does_the_resolved_suite(schema, text, tmp_path):
-    file = tmp_path / "suite.yaml"
-    file.write_text(wrong_suites.MINIMAL + text)
+    file = write_suite(tmp_path, wrong_suites.MINIMAL + text)
     assert list(schema.iter_errors(load_suite(file).to_resolved())) == []
     assert not refused(schema, file.read_text())
 

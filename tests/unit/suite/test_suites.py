@@ -1,7 +1,5 @@
 """The suites that are shipped: each one parses, plans, and says what it is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
 from distbench.analysis.run import RunAnalysis
-from distbench.core.case import Device
 from distbench.core.machine import Machine
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS
 from distbench.plan import make_plan
@@ -88,9 +85,7 @@ def test_the_strategies_of_a_suite_do_the_same_work():
         ("cuda", 288 << 30, "8b"),
     ],
 )
-def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(
-    device: Device, memory: int | None, preset: str
-) -> None:
+def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(device, memory, preset):
     machine = Machine(device, 8, PACKAGES, has_libaio=False, has_compiler=True, device_memory=memory)
     cases = [item.case for item in make_plan(load_suite(SUITES[0].parent / "zero.yaml"), machine).cases]
     assert {case.workload.options["preset"] for case in cases} == {preset}
@@ -132,10 +127,10 @@ def test_a_shipped_suite_runs_on_a_cpu(name, chosen, distbench, tmp_path):
     assert RunAnalysis.read(run).parity.findings == {}, "all did the same work"
     for record in run.records():
         if record.status == "measured":
-            adds_up(record)
+            assert_totals(record)
 
 
-def adds_up(record: Record) -> None:
+def assert_totals(record: Record) -> None:
     """Where time and memory went, and what moved: every part is there, and the parts make the whole."""
     values, name = record.values, record.case.name
     parts = [values[f"profile_{part}_s"] for part in STEP_PART_DOCS]

@@ -1,7 +1,5 @@
 """Out of memory, told from other ends by what the kernel counts: read from files, and drilled in a cgroup."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,23 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from distbench.core.case import TimeLimits
-from distbench.core.job import job_kind
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import error_file, result_file
-from distbench.launchers.base import LaunchError, RunningLaunch
+from distbench.launchers.base import LaunchError
 from distbench.record import Status
-from distbench.run.interruption import StopRequest
-from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
 from distbench.system import cgroup_memory
 from distbench.system.cgroup_memory import CgroupMemory
-from support.fault_table import Drill
+from support.fake_launches import FakeLaunch, outcome
 from support.runs import MODELS, Finished
 
 GIB = 1 << 30
 
 
-class Kernel:
+class FakeCgroupFiles:
     """The files of a kernel that are read, below a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,8 +47,8 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return Kernel(tmp_path)
+def cgroup_files(tmp_path) -> FakeCgroupFiles:
+    return FakeCgroupFiles(tmp_path)
 
 
 V1 = "9:name=systemd:/\n4:memory:/job/7\n1:cpu,cpuacct:/\n0::/\n"
@@ -65,24 +59,24 @@ V1_MOUNTS = (
 )
 
 
-def version_1(kernel: Kernel, limit: int) -> None:
+def version_1(kernel: FakeCgroupFiles, limit: int) -> None:
     kernel.cgroups(V1, *V1_MOUNTS)
     kernel.write("mem/job/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     kernel.write("mem/job/7/memory.stat", f"cache 5\nhierarchical_memory_limit {limit}\n")
     kernel.write("mem/job/7/memory.max_usage_in_bytes", f"{GIB}\n")
 
 
-def test_cgroup_v1_is_read(kernel: Kernel) -> None:
-    version_1(kernel, 2 * GIB)
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, 2 * GIB, GIB)
+def test_cgroup_v1_is_read(cgroup_files):
+    version_1(cgroup_files, 2 * GIB)
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 2, 2 * GIB, GIB)
 
 
-def test_the_largest_number_of_pages_is_no_limit(kernel: Kernel) -> None:
-    version_1(kernel, 9223372036854771712)
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 2, None, GIB)
+def test_the_largest_number_of_pages_is_no_limit(cgroup_files):
+    version_1(cgroup_files, 9223372036854771712)
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 2, None, GIB)
 
 
-def version_2(kernel: Kernel) -> None:
+def version_2(kernel: FakeCgroupFiles) -> None:
     kernel.cgroups("0::/job/step\n", "/ uni cgroup2 cgroup2 rw,nsdelegate")
     kernel.write("uni/job/step/memory.events", "low 0\nhigh 0\nmax 31\noom 3\noom_kill 1\n")
     kernel.write("uni/job/step/memory.max", "max\n")
@@ -90,59 +84,59 @@ def version_2(kernel: Kernel) -> None:
     kernel.write("uni/job/memory.max", f"{3 * GIB}\n")
 
 
-def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(kernel: Kernel) -> None:
-    version_2(kernel)
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, GIB)
+def test_cgroup_v2_is_read_with_the_limit_of_a_cgroup_around_it(cgroup_files):
+    version_2(cgroup_files)
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 1, 3 * GIB, GIB)
 
 
-def test_what_is_left_is_counted_below_every_limit_around_it(kernel: Kernel) -> None:
-    version_2(kernel)
-    kernel.write("uni/job/step/memory.current", f"{GIB}\n")
-    kernel.write("uni/job/memory.current", f"{2 * GIB}\n")
-    found = cgroup_memory.read_cgroup_memory(kernel.proc)
+def test_what_is_left_is_counted_below_every_limit_around_it(cgroup_files):
+    version_2(cgroup_files)
+    cgroup_files.write("uni/job/step/memory.current", f"{GIB}\n")
+    cgroup_files.write("uni/job/memory.current", f"{2 * GIB}\n")
+    found = cgroup_memory.read_cgroup_memory(cgroup_files.proc)
     assert found is not None
     assert found.free_bytes == GIB
-    version_1(kernel, 2 * GIB)
-    kernel.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
-    found = cgroup_memory.read_cgroup_memory(kernel.proc)
+    version_1(cgroup_files, 2 * GIB)
+    cgroup_files.write("mem/job/7/memory.usage_in_bytes", f"{GIB // 2}\n")
+    found = cgroup_memory.read_cgroup_memory(cgroup_files.proc)
     assert found is not None
     assert found.free_bytes == 3 * GIB // 2
 
 
-def test_a_kernel_before_5_19_counts_no_peak(kernel: Kernel) -> None:
-    version_2(kernel)
-    (kernel.mounts / "uni/job/step/memory.peak").unlink()
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 1, 3 * GIB, None)
+def test_a_kernel_before_5_19_counts_no_peak(cgroup_files):
+    version_2(cgroup_files)
+    (cgroup_files.mounts / "uni/job/step/memory.peak").unlink()
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 1, 3 * GIB, None)
 
 
-def test_in_a_container_the_mount_begins_at_its_cgroup(kernel: Kernel) -> None:
-    kernel.cgroups("4:memory:/docker/ab\n", "/docker/ab mem cgroup cgroup rw,memory")
-    kernel.write("mem/memory.oom_control", "oom_kill 4\n")
-    kernel.write("mem/memory.stat", f"hierarchical_memory_limit {GIB}\n")
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("cgroup", 4, GIB, None)
+def test_in_a_container_the_mount_begins_at_its_cgroup(cgroup_files):
+    cgroup_files.cgroups("4:memory:/docker/ab\n", "/docker/ab mem cgroup cgroup rw,memory")
+    cgroup_files.write("mem/memory.oom_control", "oom_kill 4\n")
+    cgroup_files.write("mem/memory.stat", f"hierarchical_memory_limit {GIB}\n")
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("cgroup", 4, GIB, None)
 
 
-def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(kernel: Kernel) -> None:
-    kernel.cgroups("0::/../elsewhere\n", "/ uni cgroup2 cgroup2 rw")
-    (kernel.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
-    (kernel.proc / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 5 kB\n")
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) == CgroupMemory("machine", 5, GIB, None)
+def test_without_a_cgroup_that_can_be_read_the_machine_is_asked(cgroup_files):
+    cgroup_files.cgroups("0::/../elsewhere\n", "/ uni cgroup2 cgroup2 rw")
+    (cgroup_files.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 5\n")
+    (cgroup_files.proc / "meminfo").write_text("MemTotal:       1048576 kB\nMemFree: 5 kB\n")
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) == CgroupMemory("machine", 5, GIB, None)
 
 
-def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(kernel: Kernel) -> None:
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
-    (kernel.proc / "vmstat").write_text("nr_free_pages 7\n")
-    assert cgroup_memory.read_cgroup_memory(kernel.proc) is None
+def test_a_kernel_that_counts_nothing_is_told_from_one_that_counts_none(cgroup_files):
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) is None
+    (cgroup_files.proc / "vmstat").write_text("nr_free_pages 7\n")
+    assert cgroup_memory.read_cgroup_memory(cgroup_files.proc) is None
 
 
-def test_kills_before_a_trial_are_not_of_it() -> None:
+def test_kills_before_a_trial_are_not_of_it():
     before, after = CgroupMemory("cgroup", 3, GIB, 7), CgroupMemory("cgroup", 4, GIB, 9)
     assert after.since(before) == CgroupMemory("cgroup", 1, GIB, 9)
     assert after.since(None) is None
     assert after.since(CgroupMemory("machine", 3)) is None, "other processes are counted there"
 
 
-class Killed(RunningLaunch):
+class KilledHandle(FakeLaunch):
     """A rank that is killed at once, or whose parent is."""
 
     def __init__(self, memory: CgroupMemory | None, *, parent: bool = False) -> None:
@@ -152,16 +146,6 @@ class Killed(RunningLaunch):
         if self._parent:
             raise LaunchError("the fork server was killed by SIGKILL", self._memory)
         return [RankExit(0, -signal.SIGKILL, time.time(), self._memory)]
-
-    def signal(self, number: int) -> None:
-        """Nobody is there."""
-
-    def stop(self) -> None:
-        """Nothing is left."""
-
-
-def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
-    return TrialMonitor(handle, folder, 1, TimeLimits(), StopRequest(), job_kind("measure")).wait()
 
 
 @pytest.mark.parametrize("parent", [False, True], ids=["a rank", "its parent"])
@@ -179,27 +163,23 @@ def ending_of(handle: RunningLaunch, folder: Path) -> TrialOutcome:
         (None, "crashed", ("SIGKILL",)),
     ],
 )
-def test_a_kill_is_called_what_the_kernel_counted(
-    tmp_path: Path, memory: CgroupMemory | None, status: str, told: tuple[str, ...], parent: bool
-) -> None:
-    ending = ending_of(Killed(memory, parent=parent), tmp_path)
+def test_a_kill_is_called_what_the_kernel_counted(tmp_path, memory, status, told, parent):
+    ending = outcome(KilledHandle(memory, parent=parent), tmp_path)
     assert ending.status == status
     assert [word for word in told if word not in ending.reason] == []
 
 
-def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(
-    tmp_path: Path,
-) -> None:
+def test_a_trial_whose_ranks_had_all_delivered_is_measured_though_their_parent_was_killed(tmp_path):
     result_file(tmp_path, 0).write_text("{}")
-    assert ending_of(Killed(None, parent=True), tmp_path).status is Status.MEASURED
+    assert outcome(KilledHandle(None, parent=True), tmp_path).status is Status.MEASURED
 
 
-def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path: Path) -> None:
-    assert "OOM killer" in ending_of(Killed(None), tmp_path).reason
-    assert "did not act during the trial" in ending_of(Killed(CgroupMemory("cgroup", 0)), tmp_path).reason
+def test_a_kill_that_nobody_counts_names_whose_it_often_is(tmp_path):
+    assert "OOM killer" in outcome(KilledHandle(None), tmp_path).reason
+    assert "did not act during the trial" in outcome(KilledHandle(CgroupMemory("cgroup", 0)), tmp_path).reason
 
 
-class Raised(RunningLaunch):
+class RaisedHandle(FakeLaunch):
     """Ranks that have reported what was raised in them, and ended."""
 
     def __init__(self, folder: Path, *failures: dict[str, object]) -> None:
@@ -210,12 +190,6 @@ class Raised(RunningLaunch):
 
     def wait(self, seconds: float) -> list[RankExit]:
         return [RankExit(rank, 1, time.time()) for rank in self._ranks]
-
-    def signal(self, number: int) -> None:
-        """Nobody is there."""
-
-    def stop(self) -> None:
-        """Nothing is left."""
 
 
 NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.27.3\n"
@@ -238,17 +212,15 @@ NCCL = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.27
         ("Call to ibv_reg_mr failed with error Cannot allocate memory", "crashed"),
     ],
 )
-def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(
-    tmp_path: Path, message: str, status: str
-) -> None:
-    ending = ending_of(Raised(tmp_path, {"message": message}), tmp_path)
+def test_memory_that_torch_does_not_hand_out_is_told_by_the_message(tmp_path, message, status):
+    ending = outcome(RaisedHandle(tmp_path, {"message": message}), tmp_path)
     assert ending.status == status
     assert "memory" in ending.reason or "ALLOC" in ending.reason
 
 
-def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path: Path) -> None:
+def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_device(tmp_path):
     failure = {"message": "CUDA error: out of memory\nSearch for", "device_free": 40 * GIB}
-    ending = ending_of(Raised(tmp_path, failure), tmp_path)
+    ending = outcome(RaisedHandle(tmp_path, failure), tmp_path)
     assert ending.status is Status.OOM_HOST
     assert "pinned host memory; 40.0 GiB of device memory were free" in ending.reason
 
@@ -261,14 +233,14 @@ def test_memory_that_could_not_be_pinned_is_the_hosts_by_what_was_free_on_the_de
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
     ],
 )
-def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path: Path, symptom: str) -> None:
+def test_a_rank_out_of_memory_is_the_cause_and_not_the_one_that_lost_it(tmp_path, symptom):
     full = {"message": f"{NCCL}Cuda failure 2 'out of memory'\nconnection closed"}
-    handle = Raised(tmp_path, {"message": symptom}, full)
-    ending = TrialMonitor(handle, tmp_path, 2, TimeLimits(), StopRequest(), job_kind("measure")).wait()
+    handle = RaisedHandle(tmp_path, {"message": symptom}, full)
+    ending = outcome(handle, tmp_path, ranks=2)
     assert (ending.status, ending.failure and ending.failure.rank) == (Status.OOM_GPU, 1)
 
 
-LEAKING = """
+LEAK_SUITE = """
 workload: {user: {model: "small:LeaksWithManyRows", length: 32}}
 data: text
 batch: {global_batch_size: 8, micro_batch_size: 4}
@@ -282,7 +254,7 @@ LIMIT = 3 * GIB // 2
 
 
 @pytest.fixture
-def cell(drill: Drill) -> Iterator[Path]:
+def memory_cgroup(drill) -> Iterator[Path]:
     """A memory cgroup below that of this process, limited to ``LIMIT``."""
     paths = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
     version_1 = "memory" in paths
@@ -303,9 +275,9 @@ def cell(drill: Drill) -> Iterator[Path]:
 @pytest.mark.deep
 @pytest.mark.drill("a reference leaks in a memory cgroup of 1.5 GiB")
 def test_out_of_memory_in_a_cgroup_is_called_so_and_the_next_candidate_is_tried(
-    tmp_path: Path, cell: Path, drill: Drill
-) -> None:
-    (tmp_path / "suite.yaml").write_text(LEAKING)
+    tmp_path, memory_cgroup, drill
+):
+    (tmp_path / "suite.yaml").write_text(LEAK_SUITE)
     run = [
         sys.executable,
         "-m",
@@ -315,7 +287,7 @@ def test_out_of_memory_in_a_cgroup_is_called_so_and_the_next_candidate_is_tried(
         "--out",
         str(tmp_path / "out"),
     ]
-    confined = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cell / "cgroup.procs"), *run]
+    confined = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(memory_cgroup / "cgroup.procs"), *run]
     done = subprocess.run(confined, cwd=MODELS, capture_output=True, text=True, check=False)
     records = [Finished.read(file) for file in tmp_path.glob("out/*/checks/*/*/record.json")]
     references = [record for record in records if record["job"]["options"]["role"] == "reference"]

@@ -1,7 +1,5 @@
 """What a terminal shows: colours where it has them, one line a row, nothing broken that is to be pasted."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -68,12 +66,12 @@ class Terminal:
                 self._seen.append(seen)
 
 
-def printed(*arguments: object, **variables: str) -> str:
+def rendered(*arguments: object, **variables: str) -> str:
     return Terminal().run(*map(str, arguments), **variables)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory) -> Path:
     busy = replace(measured(ZERO, 900), degraded="others computed")
     records = [measured(DDP, 1000), measured(DDP, 1001, round_=1), failed(FSDP), busy]
     return stored(tmp_path_factory.mktemp("colours"), 1, *records).folder
@@ -84,26 +82,26 @@ def line(text: str, name: str) -> str:
     return next(each for each in text.splitlines() if re.sub(r"\x1b\[\d*m", "", each).startswith(name))
 
 
-def test_the_recommended_row_is_bold_a_failure_red_and_a_noisy_one_yellow(run: Path) -> None:
-    text = printed("show", run)
+def test_the_recommended_row_is_bold_a_failure_red_and_a_noisy_one_yellow(run):
+    text = rendered("show", run)
     tones = {name: line(text, f"{name} ").partition(name)[0] for name in ("ddp", "fsdp", "zero2")}
     assert tones == {"ddp": BOLD, "fsdp": RED, "zero2": YELLOW}
     assert line(text, "Train with ddp").startswith(BOLD)
-    assert line(printed("pick", run), "> ddp").startswith(BOLD)
+    assert line(rendered("pick", run), "> ddp").startswith(BOLD)
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"CI": "true"}, {"TERM": "dumb"}], ids=str)
-def test_who_wants_no_colours_gets_none(run: Path, variables: dict[str, str]) -> None:
-    assert "\x1b" not in printed("show", run, **variables)
+def test_who_wants_no_colours_gets_none(run, variables):
+    assert "\x1b" not in rendered("show", run, **variables)
 
 
-def test_what_is_piped_is_the_same_text_without_colours(run: Path) -> None:
+def test_what_is_piped_is_the_same_text_without_colours(run):
     # a file has no columns of its own
     piped = call("show", str(run)).stdout
-    assert re.sub(r"\x1b\[\d*m", "", printed("show", run)) == piped
+    assert re.sub(r"\x1b\[\d*m", "", rendered("show", run)) == piped
 
 
-def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -> None:
+def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path):
     speeds = [(1000, 1000), (500, 2000)]
     folders = [
         stored(
@@ -117,21 +115,21 @@ def test_worse_is_red_and_better_green_where_runs_are_compared(tmp_path: Path) -
         ).folder
         for day, paces in enumerate(speeds, 1)
     ]
-    text = printed("compare", *folders)
+    text = rendered("compare", *folders)
     assert f"{RED}0.5" in line(text, "ddp ")
     assert f"{GREEN}2.0" in line(text, "fsdp ") or f"{GREEN}1.9" in line(text, "fsdp ")
 
 
-def test_a_step_in_a_history_is_red_or_green(tmp_path: Path) -> None:
+def test_a_step_in_a_history_is_red_or_green(tmp_path):
     for day in range(1, 13):
         pace = (1000 if day < 7 else 500) + day
         stored(tmp_path / str(day), day, *(measured(DDP, pace + i, round_=i) for i in range(3)))
-    text = printed("history", tmp_path)
+    text = rendered("history", tmp_path)
     assert f"{RED}-" in line(text, "ddp") and "worse" in line(text, "ddp")
-    assert RED not in printed("history", tmp_path, NO_COLOR="1")
+    assert RED not in rendered("history", tmp_path, NO_COLOR="1")
 
 
-def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
+def test_one_run_is_said_to_have_no_history(tmp_path):
     stored(tmp_path / "1", 1, measured(DDP, 1000), measured(FSDP, 900))
     text = " ".join(call("history", str(tmp_path)).stdout.split())
     assert text.startswith(
@@ -144,7 +142,7 @@ def test_one_run_is_said_to_have_no_history(tmp_path: Path) -> None:
     )
 
 
-def test_what_a_calibration_can_resolve_is_green_and_what_it_can_not_red() -> None:
+def test_what_a_calibration_can_resolve_is_green_and_what_it_can_not_red():
     quiet = CaseCalibration("ddp", {"tokens_per_s": 0.02}, 10, 0.1, 10, "2026-01-01")
     loud = replace(quiet, case="fsdp", deviations={"tokens_per_s": 0.4})
     text = calibration_table([quiet, loud]).to_text(
@@ -155,26 +153,26 @@ def test_what_a_calibration_can_resolve_is_green_and_what_it_can_not_red() -> No
     assert tones == {"ddp": ["good"] * 3, "fsdp": ["bad"] * 3}
 
 
-def test_the_list_of_commands_says_what_each_does_in_whole_sentences() -> None:
+def test_the_list_of_commands_says_what_each_does_in_whole_sentences():
     done = call("--help", COLUMNS="80")
     _, _, listed = done.stdout.partition("Commands:\n")
     assert "  plan " in listed
     assert "..." not in listed
 
 
-def test_a_name_can_not_colour_itself(tmp_path: Path) -> None:
+def test_a_name_can_not_colour_itself(tmp_path):
     loud = case("\x1b[31mddp\ufdd2")
-    text = printed("show", stored(tmp_path, 1, measured(loud)).folder)
+    text = rendered("show", stored(tmp_path, 1, measured(loud)).folder)
     assert RED not in text
     assert "ddp" in text
 
 
-def test_a_mistake_is_marked_on_a_terminal_alone(run: Path) -> None:
-    assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in printed("show", run, "--view", "nonsense")
+def test_a_mistake_is_marked_on_a_terminal_alone(run):
+    assert "\x1b[31m\x1b[1mdistbench: error:\x1b[0m" in rendered("show", run, "--view", "nonsense")
     assert call("show", str(run), "--view", "nonsense").stderr.startswith("distbench: error: ")
 
 
-def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
+def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once():
     def follow() -> None:
         display = LiveProgress()
         with display.progress:
@@ -202,7 +200,7 @@ def test_the_live_line_tells_each_phase_and_a_noisy_trial_at_once() -> None:
     assert "/?" not in seen
 
 
-def test_what_is_too_slow_is_excluded_with_the_bound(tmp_path: Path) -> None:
+def test_what_is_too_slow_is_excluded_with_the_bound(tmp_path):
     records = [measured(DDP, 1000, memory_peak=2e6), measured(FSDP, 500, memory_peak=1e6)]
     text = call(
         "pick", str(stored(tmp_path, 1, *records).folder), "--goal", "memory", "--within", "20%"
@@ -211,7 +209,7 @@ def test_what_is_too_slow_is_excluded_with_the_bound(tmp_path: Path) -> None:
     assert told in " ".join(text.split())
 
 
-def test_a_run_that_is_compared_with_itself_is_noticed(run: Path) -> None:
+def test_a_run_that_is_compared_with_itself_is_noticed(run):
     done = call("compare", str(run), str(run))
     assert (done.returncode, f"{run} is compared with itself, so nothing can differ" in done.stderr) == (
         0,
@@ -228,13 +226,11 @@ def test_a_run_that_is_compared_with_itself_is_noticed(run: Path) -> None:
         ("nothing", ["zero"], "Allowed: zero"),
     ],
 )
-def test_the_word_that_was_meant_comes_first_and_sizes_in_their_order(
-    word: str, allowed: list[str], told: str
-) -> None:
+def test_the_word_that_was_meant_comes_first_and_sizes_in_their_order(word, allowed, told):
     assert did_you_mean(word, allowed) == told
 
 
-def test_a_strategy_to_avoid_that_the_run_does_not_have_is_a_mistake(tmp_path: Path) -> None:
+def test_a_strategy_to_avoid_that_the_run_does_not_have_is_a_mistake(tmp_path):
     folder = str(stored(tmp_path, 1, measured(DDP, 1000), measured(FSDP, 900)).folder)
     done = call("pick", folder, "--avoid", "fspd")
     assert (done.returncode, done.stdout) == (2, "")
@@ -243,7 +239,7 @@ def test_a_strategy_to_avoid_that_the_run_does_not_have_is_a_mistake(tmp_path: P
 
 
 @pytest.mark.parametrize("view", ["time", "memory", "communication", "equivalence", "telemetry", "trials"])
-def test_every_row_of_a_view_has_its_name_and_its_numbers_on_one_line(view: str) -> None:
+def test_every_row_of_a_view_has_its_name_and_its_numbers_on_one_line(view):
     rows = table_of(call("show", str(SAMPLE), "--view", view, COLUMNS="80").stdout)
     assert rows
     assert max(map(len, rows)) <= 80
@@ -256,7 +252,7 @@ def table_of(text: str) -> list[str]:
     return [row for block in blocks[1:] for row in block.splitlines() if not block.rstrip().endswith(".")]
 
 
-def wide(*names: str) -> Table:
+def at_width(*names: str) -> Table:
     numbers = tuple(Field(f"n{i}", f"number{i}") for i in range(12))
     identity = (
         Field("case_name", "case", type="varchar"),
@@ -272,8 +268,8 @@ def wide(*names: str) -> Table:
     return Table("", "", (*identity, *numbers), tuple(rows))
 
 
-def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None:
-    lines = wide("ddp", "fsdp-grad-op+offload").to_text_lines(80)
+def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows():
+    lines = at_width("ddp", "fsdp-grad-op+offload").to_text_lines(80)
     assert max(map(len, lines)) <= 80
     heads = [each.split() for each in lines if each.startswith("case")]
     assert [head[:2] for head in heads] == [["case", "kind"]] * len(heads)
@@ -282,18 +278,18 @@ def test_a_table_too_wide_is_shown_in_blocks_that_each_name_their_rows() -> None
     assert lines.count("ws2/mb4") == len(heads)
 
 
-def test_rows_of_the_same_suffix_stand_together_under_one_heading() -> None:
+def test_rows_of_the_same_suffix_stand_together_under_one_heading():
     names = ["ddp/ws1/mb8", "ddp/ws2/mb4", "fsdp/ws1/mb8", "fsdp/ws2/mb4[a]"]
     rows = [
         TableRow({"case_name": TableCell(each.removesuffix("[a]"), each), "strategy": each.split("/")[0]})
         for each in names
     ]
-    lines = Table("", "", wide().fields[:2], tuple(rows)).to_text_lines(80)
+    lines = Table("", "", at_width().fields[:2], tuple(rows)).to_text_lines(80)
     assert lines == ["case", "ws1/mb8", "ddp", "fsdp", "", "ws2/mb4", "ddp", "fsdp[a]"]
 
 
-def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() -> None:
-    lines = wide("ddp").to_text_lines(200)
+def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells():
+    lines = at_width("ddp").to_text_lines(200)
     assert [each for each in lines if each.startswith("case")] == lines[:1]
     assert lines[2].startswith("ddp   a")
 
@@ -307,7 +303,7 @@ def test_a_wide_terminal_shows_one_block_and_no_column_wider_than_its_cells() ->
         ("a word", "reports/" + "quickstart-" * 12),
     ],
 )
-def test_a_command_and_a_path_are_never_broken(text: str, command: str) -> None:
+def test_a_command_and_a_path_are_never_broken(text, command):
     for width in range(40, 90):
         lines = wrap_text(f"{text}: {command} (now or later).", width, indent="  ")
         assert any(command in each for each in lines), lines

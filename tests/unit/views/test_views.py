@@ -1,7 +1,5 @@
 """Views of a run: typed tables that text, Markdown, JSON and CSV are rendered from."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -17,13 +15,13 @@ from distbench.report.page import chapters
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.tables.text_table import TextRow, layout_lines
 from distbench.views.base import all_views
-from support.records import case, info, measured
+from support.records import case, measured, stored_run
 from support.runs import call
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
 FORMS = ("", "--json", "--csv", "--md")
-NOT_ASKED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
+NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),
@@ -32,21 +30,23 @@ FIELDS = (
 )
 
 
-def sheet(*rows: TableRow) -> Table:
+def view_table(*rows: TableRow) -> Table:
     return Table("Title", "Caption.", FIELDS, rows, ("A note.",))
 
 
-def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut() -> None:
+def test_a_name_that_is_too_long_gets_a_line_of_its_own_and_is_never_cut():
     names = ["fsdp-grad-op+offload+" + end + "/ws1/mb16" for end in ("a" * 20, "b" * 20)]
-    shown = sheet(*(TableRow({"case_name": name, "seconds": 1.0}, "group") for name in names)).to_text(80)
+    shown = view_table(*(TableRow({"case_name": name, "seconds": 1.0}, "group") for name in names)).to_text(
+        80
+    )
     lines = shown.splitlines()
     assert list(dict.fromkeys(line for line in lines if line in names)) == names
     assert max(map(len, lines)) <= 80
     assert "group" in lines
 
 
-def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absent() -> None:
-    made = sheet(
+def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absent():
+    made = view_table(
         TableRow(
             {"case_name": TableCell("ddp/ws2", "ddp[a]"), "case_id": "x", "seconds": 0.0123456, "good": True}
         ),
@@ -71,14 +71,14 @@ def test_programs_get_values_where_people_get_words_and_both_learn_what_is_absen
     assert made.to_markdown().splitlines()[2] == "| ddp&#91;a&#93; | 12.3 ms | yes |"
 
 
-def test_a_sentence_in_place_of_numbers_is_folded_once() -> None:
-    lines = sheet(TableRow({"case_name": "ddp"}, sentence="crashed: " + "word " * 200)).to_text_lines(80)
+def test_a_sentence_in_place_of_numbers_is_folded_once():
+    lines = view_table(TableRow({"case_name": "ddp"}, sentence="crashed: " + "word " * 200)).to_text_lines(80)
     assert len(lines) == 3
     assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("view", all_views())
-def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -> None:
+def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view):
     done = {form: call("show", str(FROZEN), "--view", view, *form.split()) for form in FORMS}
     assert [each.returncode for each in done.values()] == [0] * 4, done
     told = json.loads(done["--json"].stdout)
@@ -97,8 +97,8 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view: str) -
     assert caption
 
 
-@pytest.mark.parametrize("view", sorted(set(all_views()) - NOT_ASKED - {"scaling", "cost"}))
-def test_every_view_of_the_sample_has_rows(view: str) -> None:
+@pytest.mark.parametrize("view", sorted(set(all_views()) - NOT_REQUESTED - {"scaling", "cost"}))
+def test_every_view_of_the_sample_has_rows(view):
     done = call("show", str(SAMPLE), "--view", view, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -107,27 +107,23 @@ def test_every_view_of_the_sample_has_rows(view: str) -> None:
     assert len(known) > 3
 
 
-def test_the_view_of_scaling_has_the_efficiency_of_each_strategy_on_each_number_of_devices(
-    tmp_path: Path,
-) -> None:
+def test_the_view_of_scaling_has_the_efficiency_of_each_strategy_on_each_number_of_devices(tmp_path):
     pace = {("ddp", 1): 100.0, ("ddp", 2): 150.0, ("fsdp", 1): 100.0, ("fsdp", 2): 120.0}
     records = [measured(case(label, devices), tokens) for (label, devices), tokens in pace.items()]
-    run = Run.create(tmp_path, info(*(record.case for record in records)), "")
-    for record in records:
-        run.write_record(record)
+    run = stored_run(tmp_path, *records)
     table = json.loads(call("show", str(run.folder), "--view", "scaling", "--json").stdout)
     efficiency = {(row["series"], row["devices"]): row["efficiency"] for row in table["rows"]}
     assert efficiency == {("ddp", 1): 1.0, ("ddp", 2): 0.75, ("fsdp", 1): 1.0, ("fsdp", 2): 0.6}
 
 
-@pytest.mark.parametrize("view", sorted(NOT_ASKED))
-def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view: str) -> None:
+@pytest.mark.parametrize("view", sorted(NOT_REQUESTED))
+def test_a_view_for_which_a_run_has_nothing_says_so_in_a_line(view):
     told = json.loads(call("show", str(SAMPLE), "--view", view, "--json").stdout)
     assert told["rows"] == []
     assert len(told["notes"]) == 1
 
 
-def test_a_run_that_was_not_checked_says_how_it_can_be(tmp_path: Path) -> None:
+def test_a_run_that_was_not_checked_says_how_it_can_be(tmp_path):
     unchecked = tmp_path / "run"
     shutil.copytree(SAMPLE, unchecked, ignore=shutil.ignore_patterns("checks"))
     done = call("show", str(unchecked), "--view", "equivalence")
@@ -135,14 +131,14 @@ def test_a_run_that_was_not_checked_says_how_it_can_be(tmp_path: Path) -> None:
     assert "--check" in done.stdout.splitlines()[-1]
 
 
-def test_a_view_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_a_view_that_is_not_there_is_refused_with_those_that_are():
     done = call("show", str(SAMPLE), "--view", "memry")
     assert done.returncode == 2
     assert "--view = 'memry'" in done.stderr
     assert all(name in done.stderr for name in all_views())
 
 
-def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_describe_it() -> None:
+def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_describe_it():
     told = json.loads(call("show", str(FROZEN), "--view", "collectives", "--json").stdout)
     described = {column["name"]: column for column in told["columns"]}
     assert described["wire_bytes"]["unit"] == "B"
@@ -174,9 +170,7 @@ class Losses(View):
 """
 
 
-def test_a_file_in_a_plug_in_folder_is_a_word_a_chapter_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_a_plug_in_folder_is_a_word_a_chapter_and_a_table(tmp_path, monkeypatch):
     (tmp_path / "views").mkdir()
     (tmp_path / "views" / "losses.py").write_text(PLUGIN)
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
@@ -189,7 +183,7 @@ def test_a_file_in_a_plug_in_folder_is_a_word_a_chapter_and_a_table(
     assert chapters(run)[-1].title == "Final losses"
 
 
-def test_a_table_is_aligned_by_what_characters_take_in_a_terminal() -> None:
+def test_a_table_is_aligned_by_what_characters_take_in_a_terminal():
     names = ["ddp", "模型/ws2", "mode\u0301le"]
     rows = [TextRow([name, f"{10**i}"], ["", ""]) for i, name in enumerate(names)]
     lines = layout_lines(["case", "tokens/s"], rows, [True, False], 80, lambda text, tone: text)

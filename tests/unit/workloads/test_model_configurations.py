@@ -1,7 +1,5 @@
 """Configurations of Hugging Face models: what is refused, and why."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ def workload(**options: Any) -> Workload:
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(PUBLISHED))
@@ -38,9 +36,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (json.dumps({**PUBLISHED, "quantization_config": {}}), "its weights are quantized"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_refused_with_the_reason(
-    published: Path, content: str | None, told: str
-) -> None:
+def test_a_file_that_is_no_configuration_is_refused_with_the_reason(published, content, told):
     published.unlink() if content is None else published.write_text(content)
     assert told in str(workload(config="config.json").problem())
 
@@ -57,8 +53,8 @@ def test_a_file_that_is_no_configuration_is_refused_with_the_reason(
     ],
 )
 def test_a_model_that_can_not_be_read_is_one_mistake_of_the_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, options: str, told: str
-) -> None:
+    tmp_path, monkeypatch, capsys, options, told
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "empty").mkdir()

@@ -1,13 +1,9 @@
 """Workloads by formula: sizes, FLOPs, and impossible options, which have a name."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,18 +15,18 @@ from support.small_workloads import SMALL, small, workload
 
 
 @pytest.fixture(autouse=True)
-def models_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models_on_the_path(monkeypatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(MODELS))
     yield
     sys.modules.pop("small", None)
 
 
-def test_every_workload_has_its_options_in_these_tests() -> None:
+def test_every_workload_has_its_options_in_these_tests():
     assert sorted(SMALL) == registry.plugin_names("workloads")
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_possible_options_have_no_problem_and_make_a_choice_that_json_keeps(name: str) -> None:
+def test_possible_options_have_no_problem_and_make_a_choice_that_json_keeps(name):
     one = small(name)
     assert one.problem() is None
     assert one.tokens_per_sample == (one.shape.sample_length if one.shape.kind == "tokens" else 1)
@@ -42,17 +38,17 @@ def test_possible_options_have_no_problem_and_make_a_choice_that_json_keeps(name
     ("preset", "parameters"),
     [("1b", 1_235_814_400), ("3b", 3_212_749_824), ("8b", 8_030_261_248), ("70b", 70_553_706_496)],
 )
-def test_the_presets_are_as_large_as_llama(preset: str, parameters: int) -> None:
+def test_the_presets_are_as_large_as_llama(preset, parameters):
     assert workload("transformer", preset=preset).parameters() == parameters
 
 
-def test_the_small_presets_are_as_large_as_their_names_say() -> None:
+def test_the_small_presets_are_as_large_as_their_names_say():
     assert workload("transformer").parameters() == pytest.approx(1e6, rel=0.05)
     assert workload("transformer", preset="gpt2-small").parameters() == pytest.approx(124e6, rel=0.01)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_flops_of_a_decoder_are_those_counted_by_hand(tied: bool) -> None:
+def test_the_flops_of_a_decoder_are_those_counted_by_hand(tied):
     one = workload(
         "transformer", dim=8, depth=3, heads=2, kv_heads=1, ffn_dim=10, vocab_size=20, tied=tied, seq_len=5
     )
@@ -62,7 +58,7 @@ def test_the_flops_of_a_decoder_are_those_counted_by_hand(tied: bool) -> None:
     assert one.flops_per_sample() == 5 * (6 * used + 12 * 3 * 2 * 4 * 5)
 
 
-def test_a_window_takes_the_flops_of_what_it_sees() -> None:
+def test_a_window_takes_the_flops_of_what_it_sees():
     sizes = {"dim": 8, "depth": 3, "heads": 2, "seq_len": 40}
     full = workload("transformer", **sizes)
     cut = workload("transformer", **sizes, attention="sliding_window", window=10)
@@ -73,7 +69,7 @@ def test_a_window_takes_the_flops_of_what_it_sees() -> None:
     assert full.recomputed_flops_per_sample() - cut.recomputed_flops_per_sample() == attended * 30 // 3
 
 
-def test_a_window_remains_the_same_part_of_a_shorter_row() -> None:
+def test_a_window_remains_the_same_part_of_a_shorter_row():
     cut = workload("transformer", seq_len=512, attention="sliding_window", window=128)
     assert [sizes["window"] * 4 for sizes in cut.reduced_options()] == [
         sizes["seq_len"] for sizes in cut.reduced_options()
@@ -81,7 +77,7 @@ def test_a_window_remains_the_same_part_of_a_shorter_row() -> None:
     assert all("window" not in sizes for sizes in workload("transformer", seq_len=512).reduced_options())
 
 
-def test_an_mlp_takes_six_flops_a_weight() -> None:
+def test_an_mlp_takes_six_flops_a_weight():
     one = workload("mlp", in_features=784, hidden=1024, depth=2, classes=10)
     assert one.flops_per_sample() == 6 * (784 * 1024 + 1024 * 1024 + 1024 * 10)
 
@@ -96,7 +92,7 @@ def test_an_mlp_takes_six_flops_a_weight() -> None:
         ({"window": 8}, "window = 8 only applies to sliding-window attention; set attention: sliding_window"),
     ],
 )
-def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str, Any], told: str) -> None:
+def test_an_impossible_decoder_names_the_option_and_its_value(options, told):
     assert told in str(workload("transformer", **options).problem())
 
 
@@ -110,13 +106,13 @@ def test_an_impossible_decoder_names_the_option_and_its_value(options: dict[str,
         ("user", {"length": 0, "classes": 0}),
     ],
 )
-def test_every_size_that_is_impossible_is_told_at_once(name: str, options: dict[str, Any]) -> None:
+def test_every_size_that_is_impossible_is_told_at_once(name, options):
     _, findings = check_section(registry.load_plugin("workloads", name), SMALL[name] | options, ())
     assert {finding.path[0] for finding in findings} == options.keys()
     assert all("must be a" in finding.message for finding in findings)
 
 
-def test_the_vocabulary_of_huggingface_is_no_part_of_its_config() -> None:
+def test_the_vocabulary_of_huggingface_is_no_part_of_its_config():
     one = workload("huggingface", model_type="llama", config={"vocab_size": 99})
     assert "config: set vocab_size" in str(one.problem())
 
@@ -136,13 +132,11 @@ def test_the_vocabulary_of_huggingface_is_no_part_of_its_config() -> None:
         ({"model": "small:Small", "kind": "images", "length": 9}, "length is not used with kind: images"),
     ],
 )
-def test_impossible_options_of_a_user_model_have_a_name(options: dict[str, Any], told: str) -> None:
+def test_impossible_options_of_a_user_model_have_a_name(options, told):
     assert told in str(workload("user", **options).problem())
 
 
-def test_looking_for_a_user_model_runs_none_of_its_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looking_for_a_user_model_runs_none_of_its_code(tmp_path, monkeypatch):
     package = tmp_path / "loud"
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit")
