@@ -1,13 +1,8 @@
 """BatchNorm whose statistics are meant to be those of one rank, and of all ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
-from support.runs import Finished
 
 
 def suite(options: str, model: str = "odd:BatchNorm") -> str:
@@ -19,9 +14,7 @@ world_sizes: [2]
 """
 
 
-def test_per_rank_statistics_are_compared_in_the_same_parts_and_mistakes_are_found(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_per_rank_statistics_are_compared_in_the_same_parts_and_mistakes_are_found(run_suite):
     done = run_suite(f"""{suite("batch_norm: per_rank")}
 measure: {{trials: 0}}
 check: {{steps: 2, perturbed: 4, fp64: false}}
@@ -41,9 +34,7 @@ strategies: [{{planted: {{bug: [none, summed, same-samples]}}}}]
         ("BatchNorm", "bf16", "norm is a BatchNorm with weights in bf16 and running statistics"),
     ],
 )
-def test_layers_that_cpus_can_not_compute_are_refused(
-    run_suite: Callable[..., Finished], model: str, precision: str, told: str
-) -> None:
+def test_layers_that_cpus_can_not_compute_are_refused(run_suite, model, precision, told):
     shape = suite("length: 16", f"odd:{model}").replace("length: 16, length: 16", "length: 16")
     more = f"precision: {precision}\nmeasure: {{warmup: 1, steps: 1, trials: 1}}\nstrategies: [ddp]\n"
     (case,) = run_suite(f"{shape}{more}").cases.values()

@@ -1,10 +1,7 @@
 """What is inspected of a training stays on its device: what comes to the host is counted, byte by byte."""
 
-from __future__ import annotations
-
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -51,7 +48,7 @@ class Device:
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Iterator[tuple[Any, Any, Device]]:
+def training(tmp_path) -> Iterator[tuple[Any, Any, Device]]:
     """Setting and engine of a training in its first step, and the device that its tensors come from."""
     from distbench.strategies.base import RankContext
     from distbench.strategies.torch_engine.engine import TorchEngine
@@ -109,9 +106,7 @@ def replicas(setting: Any, engine: Any) -> int:
 
 
 @pytest.mark.parametrize("inspected", [fingerprints, gradients, replicas])
-def test_a_pass_brings_no_tensor_to_the_host_and_holds_one_at_a_time(
-    inspected: Callable[[Any, Any], int], training: tuple[Any, Any, Device]
-) -> None:
+def test_a_pass_brings_no_tensor_to_the_host_and_holds_one_at_a_time(inspected, training):
     setting, engine, device = training
     told = inspected(setting, engine)
     assert 0 < device.brought <= told < sum(p.numel() for p in engine.module.parameters())

@@ -1,13 +1,10 @@
 """Checkpoints over real ranks: every strategy restores the same training, and what is planted is named."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.runs import Distbench, Finished, run_in
+from support.runs import Finished, run_in
 
 # sizes that two ranks don't divide, a tied weight, a buffer
 SUITE = """
@@ -65,7 +62,7 @@ MOMENTS = {"fp32": 2, "bf16": 2, "momentum": 1, "stateless": 0}
     scope="module",
     params=[*VARIANTS, *(pytest.param(f"{name}-wide", marks=pytest.mark.deep) for name in WIDE)],
 )
-def variant(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Finished]:
+def variant(request, tmp_path_factory) -> tuple[str, Finished]:
     name, _, is_wide = request.param.partition("-")
     strategies = {"fp32": MANY, "bf16": FEW, "stateless": "strategies: [single, ddp, {zero: {stage: 2}}]\n"}
     text = SUITE + (STRATEGIES + WIDE[name] if is_wide else strategies[name] + VARIANTS[name])
@@ -78,7 +75,7 @@ def records(finished: Finished) -> dict[str, dict[str, Any]]:
     return {f"{record['case']['label']}/ws{record['case']['world_size']}": record for record in found}
 
 
-def test_every_strategy_goes_on_as_the_same_training(variant: tuple[str, Finished]) -> None:
+def test_every_strategy_goes_on_as_the_same_training(variant):
     name, finished = variant
     assert finished.code == 0, finished.errors
     told = [(each["training"], each["verdict"]) for each in finished.checkpoints]
@@ -88,7 +85,7 @@ def test_every_strategy_goes_on_as_the_same_training(variant: tuple[str, Finishe
     assert set(exchanged) <= {"same", "rounding"}
 
 
-def test_shards_of_torch_go_into_another_strategy_directly(variant: tuple[str, Finished]) -> None:
+def test_shards_of_torch_go_into_another_strategy_directly(variant):
     _, finished = variant
     exchanged = [each for each in finished.checkpoints if each["training"] == "exchanged"]
     # from the reference and back
@@ -98,14 +95,14 @@ def test_shards_of_torch_go_into_another_strategy_directly(variant: tuple[str, F
     assert {way for _, way in of} == {"directly", "whole state"}
 
 
-def test_what_is_rounding_is_far_below_the_limit(variant: tuple[str, Finished]) -> None:
+def test_what_is_rounding_is_far_below_the_limit(variant):
     name, finished = variant
     # measured: 4e-7 at most in fp32, 7e-3 in bf16; the limits are 5e-4 and 0.1
     most = max(each["apart"] for each in finished.checkpoints)
     assert 0 < most < (3e-2 if name.startswith("bf16") else 2e-5)
 
 
-def test_time_and_size_of_all_of_it_are_kept(variant: tuple[str, Finished]) -> None:
+def test_time_and_size_of_all_of_it_are_kept(variant):
     name, finished = variant
     found = records(finished)
     assert len(found) == CASES[name]
@@ -128,7 +125,7 @@ def test_time_and_size_of_all_of_it_are_kept(variant: tuple[str, Finished]) -> N
             assert 0 < sum(of_rank) <= record["wall_s"], case
 
 
-def test_nothing_large_is_left_behind(variant: tuple[str, Finished]) -> None:
+def test_nothing_large_is_left_behind(variant):
     _, finished = variant
     assert not (finished.folder / "scratch").exists()
     assert not [
@@ -144,7 +141,7 @@ def verdicts(finished: Finished, label: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def planted(tmp_path_factory) -> Finished:
     strategies = "strategies: [single, ddp, {forgets: {what: [optimizer, steps, later]}}]"
     text = f"{SUITE}world_sizes: [2]\n{strategies}\n"
     return run_in(tmp_path_factory.mktemp("planted"), text)
@@ -155,9 +152,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     [("optimizer", "exp_avg of "), ("steps", "step of ")],
 )
 @pytest.mark.parametrize("training", ["sharded", "full", "exchanged"])
-def test_optimizer_state_that_is_not_restored_is_named(
-    planted: Finished, what: str, named: str, training: str
-) -> None:
+def test_optimizer_state_that_is_not_restored_is_named(planted, what, named, training):
     told = verdicts(planted, f"forgets-{what}")[training]
     assert told["verdict"] == "differs"
     assert told["step"] == 1, "the step after which it was saved"
@@ -165,14 +160,14 @@ def test_optimizer_state_that_is_not_restored_is_named(
 
 
 @pytest.mark.parametrize("training", ["sharded", "full", "exchanged"])
-def test_a_state_that_is_lost_later_shows_in_the_steps(planted: Finished, training: str) -> None:
+def test_a_state_that_is_lost_later_shows_in_the_steps(planted, training):
     told = verdicts(planted, "forgets-later")[training]
     assert told["verdict"] == "differs"
     assert (told["step"], told["what"]) == (2, "parameters")
     assert told["apart"] > 0.2
 
 
-def test_a_case_that_goes_on_as_another_training_fails_the_run_and_is_named(planted: Finished) -> None:
+def test_a_case_that_goes_on_as_another_training_fails_the_run_and_is_named(planted):
     assert planted.code == 1
     (blamed,) = [line for line in planted.errors.splitlines() if line.startswith("distbench: error: ")]
     cases = {name: case["verdicts"]["checkpoint"] for name, case in planted.cases.items()}
@@ -182,7 +177,7 @@ def test_a_case_that_goes_on_as_another_training_fails_the_run_and_is_named(plan
     assert {each["verdict"] for each in verdicts(planted, "ddp").values()} <= {"same", "rounding"}
 
 
-def test_the_view_names_them_too(planted: Finished, distbench: Distbench) -> None:
+def test_the_view_names_them_too(planted, distbench):
     shown = distbench("show", str(planted.folder), "--view", "checkpoint").stdout
     assert shown.count("DIFFERS") == 9 + 1, "and once in the caption"
     assert "forgets-steps/ws2/mb4/fp32 from its own shards: not equivalent from step 1" in " ".join(
@@ -191,9 +186,7 @@ def test_the_view_names_them_too(planted: Finished, distbench: Distbench) -> Non
     assert "DIFFERS" in (planted.folder / "report.html").read_text()
 
 
-def test_a_strategy_that_can_not_gather_its_state_says_so_and_is_no_failure(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_strategy_that_can_not_gather_its_state_says_so_and_is_no_failure(run_suite):
     text = f"{SUITE}world_sizes: [2]\nstrategies: [single, {{forgets: {{what: gathering}}}}]\n"
     finished = run_suite(text)
     assert finished.code == 0, finished.errors
@@ -211,7 +204,7 @@ def test_a_strategy_that_can_not_gather_its_state_says_so_and_is_no_failure(
     assert "forgets-gathering/ws2/mb4/fp32 stored no full state" in Finished.read(back)["reason"]
 
 
-def test_a_save_that_fails_is_a_failed_trial_and_no_lost_run(run_suite: Callable[..., Finished]) -> None:
+def test_a_save_that_fails_is_a_failed_trial_and_no_lost_run(run_suite):
     text = f"{SUITE}world_sizes: [2]\nstrategies: [single, {{forgets: {{what: disk}}}}, ddp]\n"
     finished = run_suite(text)
     record = records(finished)["forgets-disk/ws2"]
@@ -224,7 +217,7 @@ def test_a_save_that_fails_is_a_failed_trial_and_no_lost_run(run_suite: Callable
     assert {each["verdict"] for each in verdicts(finished, "ddp").values()} <= {"same", "rounding"}
 
 
-def test_a_load_that_never_ends_is_a_hang_at_its_deadline(run_suite: Callable[..., Finished]) -> None:
+def test_a_load_that_never_ends_is_a_hang_at_its_deadline(run_suite):
     limits = SUITE.replace("build: 120", "build: 8")
     finished = run_suite(f"{limits}world_sizes: [2]\nstrategies: [{{forgets: {{what: ending}}}}]\n")
     record = records(finished)["forgets-ending/ws2"]
@@ -234,9 +227,7 @@ def test_a_load_that_never_ends_is_a_hang_at_its_deadline(run_suite: Callable[..
 
 
 @pytest.mark.deep
-def test_a_resumed_run_makes_again_what_its_missing_trials_read(
-    run_suite: Callable[..., Finished], distbench: Distbench
-) -> None:
+def test_a_resumed_run_makes_again_what_its_missing_trials_read(run_suite, distbench):
     finished = run_suite(f"{SUITE}world_sizes: [1]\nstrategies: [single, ddp, fsdp]\n")
     (lost,) = finished.folder.glob("checkpoints/single-*/2/record.json")
     kept = {file: file.read_text() for file in finished.folder.glob("checkpoints/ddp-*/0/record.json")}
@@ -249,9 +240,7 @@ def test_a_resumed_run_makes_again_what_its_missing_trials_read(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("reference", ["fsdp", "single"])
-def test_a_training_resumes_in_another_mesh_and_back(
-    run_suite: Callable[..., Finished], reference: str
-) -> None:
+def test_a_training_resumes_in_another_mesh_and_back(run_suite, reference):
     done = run_suite(f"""
 workload: {{transformer: {{dim: 64, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 128, seq_len: 32, tied: true}}}}
 batch: {{global_batch_size: 16}}

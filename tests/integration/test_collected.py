@@ -1,7 +1,5 @@
 """Tests that no environment of CI runs (clusters, speed) can at least be collected there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -12,7 +10,7 @@ HERE = Path(__file__).parents[1]
 OF_CLUSTERS = {"tests/cluster/test_manifests.py": "No module named 'kubernetes_validate'"}
 
 
-def test_what_ci_does_not_run_is_collected() -> None:
+def test_what_ci_does_not_run_is_collected():
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     folders = ["tests/cluster", "tests/benchmarks"]
     done = subprocess.run(

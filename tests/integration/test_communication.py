@@ -1,7 +1,5 @@
 """What moves between real ranks: every collective seen, timed, and held against the textbook."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import statistics
@@ -62,11 +60,7 @@ def wide(precision: str) -> object:
 
 
 @pytest.fixture(scope="module", params=["fp32", "bf16", wide("fp32"), wide("bf16")])
-def swept(
-    request: pytest.FixtureRequest,
-    matrix: Callable[[str], Finished],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Record]:
+def swept(request, matrix, tmp_path_factory) -> dict[str, Record]:
     """Every strategy with gradient accumulation and clipping: the shared matrix, or a wider one."""
     precision, _, is_wide = request.param.partition("-")
     if not is_wide:
@@ -76,9 +70,7 @@ def swept(
     return records(run_in(folder, f"{SUITE}\nprecision: {precision}\n{sizes}\n"))
 
 
-def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(
-    swept: dict[str, Record],
-) -> None:
+def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(swept):
     for name, record in swept.items():
         rows = record.tables["collectives"]
         assert not [flag for flag in record.tables["flags"] if "counted" in flag["reason"]], name
@@ -91,9 +83,7 @@ def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(
         assert all(min(waits) == 0 for waits in shortest.values()), name
 
 
-def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
-    swept: dict[str, Record],
-) -> None:
+def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(swept):
     for name, record in swept.items():
         found = compare_volume(record)
         assert found is not None, name
@@ -107,7 +97,7 @@ def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(
             assert sum(found.measured.values()) == pytest.approx(sum(found.theory.values()), rel=0.01), name
 
 
-def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Record]) -> None:
+def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept):
     whole = {
         record.case.label
         for record in swept.values()
@@ -120,7 +110,7 @@ def test_a_reader_sees_that_zero_2_communicates_as_ddp_does(swept: dict[str, Rec
     )
 
 
-def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Record]) -> None:
+def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept):
     kinds = {(row.op, row.executed_op) for record in swept.values() for row in collective_traffic(record)}
     assert ("reduce_scatter", "all_reduce") in kinds, "gloo runs a reduce-scatter as an all-reduce"
     for record in swept.values():
@@ -132,7 +122,7 @@ def test_what_was_asked_for_and_what_ran_stand_side_by_side(swept: dict[str, Rec
 
 # in bf16 the grids have none on four ranks
 @pytest.mark.parametrize("swept", ["fp32", wide("fp32")], indirect=True)
-def test_a_hybrid_shard_talks_in_groups(swept: dict[str, Record]) -> None:
+def test_a_hybrid_shard_talks_in_groups(swept):
     hybrid = [r for r in swept.values() if "hybrid" in r.case.label and r.case.world_size == 4]
     assert {record.case.label for record in hybrid} >= {"fsdp-hybrid", "fsdp1-hybrid"}
     for record in hybrid:
@@ -142,7 +132,7 @@ def test_a_hybrid_shard_talks_in_groups(swept: dict[str, Record]) -> None:
         assert {("all_reduce", "0,2"), ("all_reduce", "1,3")} <= groups
 
 
-def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]) -> None:
+def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept):
     for name, record in swept.items():
         for rank, steps in enumerate(record.samples["profile_step_s"]):
             for number, step in enumerate(steps):
@@ -157,7 +147,7 @@ def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept: dict[str, Record]
         assert (comm > 0) == (record.case.world_size > 1), name
 
 
-def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept: dict[str, Record]) -> None:
+def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept):
     for name, record in swept.items():
         ranks = rank_steps(record)
         assert [step.rank for step in ranks] == [*range(record.case.world_size)], name
@@ -177,11 +167,11 @@ def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept: dict[s
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def planted(tmp_path_factory) -> Finished:
     return run_in(tmp_path_factory.mktemp("planted"), PLANTED + "strategies: [ddp, chatty, sleepy]\n")
 
 
-def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(planted: Finished) -> None:
+def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(planted):
     found = by_label(planted)
     good, bad = compare_volume(found["ddp"]), compare_volume(found["chatty"])
     assert good and good.unexplained_share == 0
@@ -189,7 +179,7 @@ def test_an_extra_all_reduce_shows_as_bytes_without_a_cause(planted: Finished) -
     assert bad.unexplained_share == pytest.approx(1)
 
 
-def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted: Finished) -> None:
+def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted):
     sleepy = by_label(planted)["sleepy"]
     waits = [statistics.fmean(rank) for rank in sleepy.samples["comm_wait_s"]]
     work = [statistics.fmean(rank) for rank in sleepy.samples["work_s"]]
@@ -200,7 +190,7 @@ def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted: Finishe
     assert list(planted.folder.glob("trials/sleepy-*/0/rank*.trace.json.gz")), "flagged: traces are kept"
 
 
-def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite: RunSuite) -> None:
+def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite):
     finished = run_suite(PLANTED + "strategies: [ddp]\n", "--keep-traces")
     files = sorted(finished.folder.glob("trials/*/0/rank*.trace.json.gz"))
     assert [file.name for file in files] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
@@ -209,7 +199,7 @@ def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite: RunSuit
 
 
 @pytest.mark.deep
-def test_exposed_communication_agrees_with_the_time_that_steps_without_it_save(run_suite: RunSuite) -> None:
+def test_exposed_communication_agrees_with_the_time_that_steps_without_it_save(run_suite):
     # gradients that are views into the buckets: without them the difference holds copies as well
     finished = run_suite("""
 workload: {mlp: {hidden: 3000}}

@@ -1,13 +1,8 @@
 """torch.compile as an axis: the same training from generated code, compiled outside of the timed window."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from support.records import case
-from support.runs import Finished
 
 SUITE = """
 workload: {MODEL}
@@ -31,9 +26,7 @@ EVERY = f"{RECOMPUTING}, {{zero: {{stage: 3}}}}"
         pytest.param(DECODER, EVERY, "precision: bf16", marks=pytest.mark.deep),
     ],
 )
-def test_compiled_layers_train_alike_and_are_compiled_before_the_window(
-    run_suite: Callable[..., Finished], model: str, strategies: str, more: str
-) -> None:
+def test_compiled_layers_train_alike_and_are_compiled_before_the_window(run_suite, model, strategies, more):
     suite = SUITE.replace("MODEL", model)
     done = run_suite(f"{suite}strategies: [{strategies}]\ncompile: [false, true]\n{more}\n")
     assert done.code == 0, done.errors
@@ -49,7 +42,7 @@ def test_compiled_layers_train_alike_and_are_compiled_before_the_window(
 
 
 @pytest.mark.deep
-def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite: Callable[..., Finished]) -> None:
+def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite):
     suite = SUITE.replace("MODEL", DECODER)
     done = run_suite(f"{suite}strategies: [{EVERY}]\ncompile: true\ncheck: {{steps: 5}}\n")
     told = {name: each["equivalence"]["verdict"] for name, each in done.cases.items()}
@@ -58,7 +51,7 @@ def test_a_compiled_case_is_checked_against_one_that_is_not(run_suite: Callable[
 
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
-def test_layers_of_which_torch_has_compiled_nothing_are_told_so() -> None:
+def test_layers_of_which_torch_has_compiled_nothing_are_told_so():
     from torch import nn
 
     from distbench.strategies.torch_engine.modules import compile_layers, describe_compilation

@@ -1,7 +1,5 @@
 """Deterministic algorithms: what torch has none for is refused, until a job needs it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +21,7 @@ def alone(lacking: str) -> str:
     return lacking
 
 
-def test_a_job_that_needs_no_other_algorithm_is_done_once_and_strictly() -> None:
+def test_a_job_that_needs_no_other_algorithm_is_done_once_and_strictly():
     import torch
 
     from distbench.worker.determinism import run_deterministically
@@ -31,7 +29,7 @@ def test_a_job_that_needs_no_other_algorithm_is_done_once_and_strictly() -> None
     assert run_deterministically(torch.get_deterministic_debug_mode, alone) == (2, "strict")
 
 
-def test_a_job_that_does_is_done_again_and_says_what_it_needs() -> None:
+def test_a_job_that_does_is_done_again_and_says_what_it_needs():
     import torch
 
     from distbench.worker.determinism import run_deterministically
@@ -49,7 +47,7 @@ def test_a_job_that_does_is_done_again_and_says_what_it_needs() -> None:
     assert began == [2, 1]
 
 
-def test_any_other_error_is_the_jobs_own() -> None:
+def test_any_other_error_is_the_jobs_own():
     from distbench.worker.determinism import run_deterministically
 
     began = []
@@ -75,14 +73,14 @@ def agreements(patience_s: float) -> list[Any]:
 @pytest.mark.parametrize(
     ("lacking", "agreed"), [(("", ""), ""), (("put_", ""), "put_"), (("put_", "put_"), "put_")]
 )
-def test_what_one_rank_lacks_is_allowed_on_all_or_on_none(lacking: tuple[str, str], agreed: str) -> None:
+def test_what_one_rank_lacks_is_allowed_on_all_or_on_none(lacking, agreed):
     from distbench.worker.determinism import share_nondeterministic_operation
 
     with ThreadPoolExecutor(2) as ranks:
         assert list(ranks.map(share_nondeterministic_operation, agreements(60), lacking)) == [agreed, agreed]
 
 
-def test_a_rank_that_lacks_what_the_others_do_without_is_refused() -> None:
+def test_a_rank_that_lacks_what_the_others_do_without_is_refused():
     from distbench.strategies.base import UnsupportedCase
     from distbench.worker.determinism import share_nondeterministic_operation
 
@@ -91,7 +89,7 @@ def test_a_rank_that_lacks_what_the_others_do_without_is_refused() -> None:
         share_nondeterministic_operation(second, "put_")
 
 
-def test_a_job_that_another_rank_has_to_do_again_is_done_again_here() -> None:
+def test_a_job_that_another_rank_has_to_do_again_is_done_again_here():
     import torch
 
     from distbench.worker.determinism import run_deterministically

@@ -1,7 +1,5 @@
 """What limits a step, over real ranks: each planted cause has its diagnosis, and an honest run none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -46,7 +44,7 @@ def words(finished: Finished) -> dict[str, str]:
     return {label: limit.word if isinstance(limit, StepLimit) else limit for label, limit in found.items()}
 
 
-def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path: Path) -> None:
+def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path):
     assert words(run_in(tmp_path, SUITE + HINDERED)) == {
         "hindered-rank": "imbalance between ranks",
         "hindered-optimizer": "optimizer-bound",
@@ -56,13 +54,13 @@ def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_an_honest_run_on_a_quiet_machine_computes(tmp_path: Path) -> None:
+def test_an_honest_run_on_a_quiet_machine_computes(tmp_path):
     honest = SUITE.replace("size: 256", "size: 2048") + "strategies: [ddp]\n"
     assert "2048" in honest
     assert words(run_in(tmp_path, honest)) == {"ddp": "compute-bound"}
 
 
-def test_a_slow_data_source_has_its_diagnosis(tmp_path: Path) -> None:
+def test_a_slow_data_source_has_its_diagnosis(tmp_path):
     assert words(run_in(tmp_path, SUITE + "data: tardy\nstrategies: [ddp]\n")) == {"ddp": "data-bound"}
 
 
@@ -71,13 +69,11 @@ def test_a_slow_data_source_has_its_diagnosis(tmp_path: Path) -> None:
     [(PIPELINE, "pipeline bubble"), (CHECKPOINTED, "memory-bound (recomputation)")],
     ids=["bubble", "memory"],
 )
-def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(
-    tmp_path: Path, suite: str, word: str
-) -> None:
+def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(tmp_path, suite, word):
     assert [*words(run_in(tmp_path, suite)).values()] == [word]
 
 
-def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path: Path) -> None:
+def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text(CHECKPOINTED)
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
@@ -102,7 +98,7 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path: Pat
     assert "trying 2 changes of ddp/ws2/mb4/fp32 (memory-bound (recomputation))" in done.stderr
 
 
-def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text(SUITE + "data: tardy\nstrategies: [ddp]\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try")

@@ -1,10 +1,6 @@
 """Dropout is turned off where trainings are compared, by whatever way a model drops."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +10,7 @@ from distbench.core.case import PluginChoice
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.workloads.user import UserModel
 from support.records import case
-from support.runs import Finished, run_in
+from support.runs import run_in
 
 
 def attention() -> Any:
@@ -70,7 +66,7 @@ WAYS = {"attention": 4, "recurrent": 1, "attribute": 1, "configured": 1}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_drops_nothing_once_its_dropout_is_off(way: str, tmp_path: Path) -> None:
+def test_a_model_drops_nothing_once_its_dropout_is_off(way, tmp_path):
     import torch
 
     from distbench.strategies.base import RankContext
@@ -88,7 +84,7 @@ def test_a_model_drops_nothing_once_its_dropout_is_off(way: str, tmp_path: Path)
     assert without_dropout(setting)[1] == told
 
 
-def test_a_probability_in_a_configuration_of_a_head_that_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_probability_in_a_configuration_of_a_head_that_is_not_there_is_none(tmp_path):
     import torch
     from transformers import GPT2Config
 
@@ -113,7 +109,7 @@ strategies: [ddp]
 """
 
 
-def test_a_suite_can_refuse_to_check_a_model_with_dropout(run_suite: Callable[..., Finished]) -> None:
+def test_a_suite_can_refuse_to_check_a_model_with_dropout(run_suite):
     done = run_suite(f"{CHECKED}check: {{dropout: refuse, steps: 2, perturbed: 4}}")
     (found,) = [each["equivalence"] for each in done.cases.values()]
     assert found["verdict"] == NOT_CHECKED
@@ -121,7 +117,7 @@ def test_a_suite_can_refuse_to_check_a_model_with_dropout(run_suite: Callable[..
     assert all("check: {dropout: off}" in arm["reason"] for arm in found["arms"])
 
 
-def test_a_model_with_dropout_resumes_without_it(tmp_path: Path) -> None:
+def test_a_model_with_dropout_resumes_without_it(tmp_path):
     done = run_in(tmp_path, f"{CHECKED}checkpoint: {{steps_before: 2, steps_after: 2}}")
     assert done.code == 0, done.errors
     assert {each["verdict"] for each in done.checkpoints} == {"same"}

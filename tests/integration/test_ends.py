@@ -3,13 +3,8 @@
 Models that are no model of the work, or another one in one rank, end too, and are told what they lack.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from support.fault_table import Drill
 from support.runs import QUICK, Finished, record_of, run_in
 
 pytestmark = pytest.mark.deep
@@ -24,7 +19,7 @@ SUITE = QUICK + "launcher: local\nstrategies: [ddp]\n"
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def ended(tmp_path_factory) -> Finished:
     """A run of all models that end in their own way."""
     models = ", ".join(f"ends:{model}" for model in END)
     text = SUITE + f"axes: {{workload.user.model: [{models}]}}\n"
@@ -45,9 +40,7 @@ def case(model: str, phase: str, told: str, drill: str) -> object:
         case("Interrupted", "time", "KeyboardInterrupt", "rank 1: KeyboardInterrupt"),
     ],
 )
-def test_an_end_is_told_with_rank_and_phase(
-    ended: Finished, drill: Drill, model: str, phase: str, told: str
-) -> None:
+def test_an_end_is_told_with_rank_and_phase(ended, drill, model, phase, told):
     record = record_of(ended, f"ends:{model}")
     drill.noticed(record["wall_s"])
     drill.seen(record["reason"])
@@ -63,9 +56,7 @@ def test_an_end_is_told_with_rank_and_phase(
         case("KilledInProfile", "profile", "comm_bytes", "rank 1: kill -9 in the profile"),
     ],
 )
-def test_an_end_after_the_timed_steps_leaves_their_numbers(
-    ended: Finished, drill: Drill, model: str, phase: str, kept: str
-) -> None:
+def test_an_end_after_the_timed_steps_leaves_their_numbers(ended, drill, model, phase, kept):
     record = record_of(ended, f"ends:{model}")
     drill.noticed(record["wall_s"])
     drill.seen(record["reason"])
@@ -86,9 +77,7 @@ def lacking(model: str, told: str, drill: str) -> object:
         lacking("HasOtherShapesInRankOne", "layers.1.up", "rank 1 has other shapes"),
     ],
 )
-def test_a_model_that_can_not_be_trained_is_told_what_it_lacks(
-    ended: Finished, drill: Drill, model: str, told: str
-) -> None:
+def test_a_model_that_can_not_be_trained_is_told_what_it_lacks(ended, drill, model, told):
     record = record_of(ended, f"ends:{model}")
     drill.seen(record["reason"])
     assert record["status"] == "crashed"
@@ -96,14 +85,14 @@ def test_a_model_that_can_not_be_trained_is_told_what_it_lacks(
 
 
 @pytest.mark.drill("the model removes the folder of its trial")
-def test_a_model_that_removes_what_was_written_loses_its_trial_only(ended: Finished, drill: Drill) -> None:
+def test_a_model_that_removes_what_was_written_loses_its_trial_only(ended, drill):
     record = record_of(ended, "ends:RemovesItsFolder")
     drill.seen(record["reason"])
     assert record["status"] == "crashed"
 
 
 @pytest.mark.drill("rank 1 raises with ESC, NUL, half a character and a script in its message")
-def test_a_message_is_text_wherever_it_is_shown(ended: Finished, drill: Drill) -> None:
+def test_a_message_is_text_wherever_it_is_shown(ended, drill):
     record = record_of(ended, "ends:SpeaksToTheTerminal")
     drill.seen(record["reason"])
     page = (ended.folder / "report.html").read_text()
@@ -113,7 +102,7 @@ def test_a_message_is_text_wherever_it_is_shown(ended: Finished, drill: Drill) -
 
 
 @pytest.mark.drill("rank 1 trains on other data than it was given")
-def test_other_data_in_one_rank_is_another_training(tmp_path: Path, drill: Drill) -> None:
+def test_other_data_in_one_rank_is_another_training(tmp_path, drill):
     finished = run_in(tmp_path, SUITE.replace("small:Small", "ends:SeesOtherDataInRankOne"), "--check")
     (case,) = finished.cases.values()
     assert finished.code == 1
@@ -122,7 +111,7 @@ def test_other_data_in_one_rank_is_another_training(tmp_path: Path, drill: Drill
 
 
 @pytest.mark.drill("rank 1: kill -9 in the check of a case")
-def test_a_kill_in_a_check_is_told_and_what_is_measured_stays(tmp_path: Path, drill: Drill) -> None:
+def test_a_kill_in_a_check_is_told_and_what_is_measured_stays(tmp_path, drill):
     finished = run_in(tmp_path, SUITE.replace("small:Small", "ends:Killed"), "--check")
     records = [Finished.read(file) for file in finished.folder.glob("checks/*/*/record.json")]
     failed = [record for record in records if record["status"] != "measured"]

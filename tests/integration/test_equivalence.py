@@ -1,12 +1,8 @@
 """Whether a case is the same training: what must be found, and what must not be called different."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +46,7 @@ def told(finished: Finished) -> dict[str, Any]:
     ],
     ids=["fp32", "bf16", "bf16-all"],
 )
-def test_every_planted_mistake_is_caught_where_it_is(
-    precision: str, bugs: tuple[str, ...], run_suite: Callable[..., Finished]
-) -> None:
+def test_every_planted_mistake_is_caught_where_it_is(precision, bugs, run_suite):
     suite = f"""{SMALL}
 world_sizes: [2]
 precision: {precision}
@@ -120,9 +114,7 @@ exclude:
     ("grid", "cases"),
     [("fp32", 12), ("bf16", 6), pytest.param("both", 21, marks=pytest.mark.deep)],
 )
-def test_honest_strategies_are_the_same_training(
-    grid: str, cases: int, run_suite: Callable[..., Finished]
-) -> None:
+def test_honest_strategies_are_the_same_training(grid, cases, run_suite):
     suite = f"""{SMALL}{HONEST[grid]}
 optimizer: {{clip_grad_norm: 0.5, weight_decay: 0.1}}
 launcher: {{kept: {{oversubscribe: true}}}}
@@ -139,9 +131,7 @@ check: {{steps: 4, perturbed: 6}}
 
 
 @pytest.mark.parametrize("fp64", ["false", pytest.param("true", marks=pytest.mark.deep)])
-def test_a_norm_that_torch_adds_up_badly_blames_no_strategy_that_adds_it_up_in_parts(
-    fp64: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_a_norm_that_torch_adds_up_badly_blames_no_strategy_that_adds_it_up_in_parts(fp64, run_suite):
     """On a CPU the norm of the whole is off by more than that of its shards; gradients are clipped by it."""
     suite = """
 workload: {user: {model: "odd:Wide", loss_function: "odd:half_of_squares", length: 16}}
@@ -181,7 +171,7 @@ exclude:
 
 
 @pytest.fixture(scope="module", params=["pairs", pytest.param("all", marks=pytest.mark.deep)])
-def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def odd(request, tmp_path_factory) -> dict[str, Any]:
     """Verdicts on models whose training is hard to compare, by model and strategy."""
     models = (
         "Tied Frozen Unused Dropout DrawsInForward BatchNorm ShapesFromData TooLargeForOne TooLargeAtOnce "
@@ -200,11 +190,11 @@ strategies: [ddp, {{zero: {{stage: 3}}}}]
 
 @pytest.mark.parametrize("model", ["Tied", "Frozen", "ShapesFromData", "TooLargeForOne", "TooLargeAtOnce"])
 @pytest.mark.parametrize("strategy", ["ddp", "zero3"])
-def test_an_odd_model_is_compared_all_the_same(model: str, strategy: str, odd: dict[str, Any]) -> None:
+def test_an_odd_model_is_compared_all_the_same(model, strategy, odd):
     assert odd[f"odd:{model} {strategy}"]["verdict"] in (EQUIVALENT, ROUNDING)
 
 
-def test_rounding_leaves_a_mask_of_numbers_as_it_is(odd: dict[str, Any]) -> None:
+def test_rounding_leaves_a_mask_of_numbers_as_it_is(odd):
     """If it did not, what is masked would be seen, and no mistake told from such rounding."""
     found = odd["odd:MaskOfNumbers ddp"]
     assert found["verdict"] in (EQUIVALENT, ROUNDING)
@@ -217,9 +207,7 @@ def test_rounding_leaves_a_mask_of_numbers_as_it_is(odd: dict[str, Any]) -> None
     ("model", "reference"),
     [("FailsInFp64", "reference/single/ws1/"), ("FailsInFp64ForTwo", "reference/fsdp/ws2/")],
 )
-def test_a_model_that_fails_in_fp64_is_checked_without_it(
-    model: str, reference: str, odd: dict[str, Any]
-) -> None:
+def test_a_model_that_fails_in_fp64_is_checked_without_it(model, reference, odd):
     found = odd[f"odd:{model} ddp"]
     assert all(arm["reference"].startswith(reference) for arm in found["arms"])
     assert found["verdict"] in (EQUIVALENT, ROUNDING)
@@ -231,9 +219,7 @@ def test_a_model_that_fails_in_fp64_is_checked_without_it(
         )
 
 
-def test_a_model_that_computes_something_else_in_16_bits_is_what_is_wrong(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_model_that_computes_something_else_in_16_bits_is_what_is_wrong(run_suite):
     suite = f"""{ODD.replace("trials: 0", "trials: 1, warmup: 1, steps: 2, profile_steps: 0")}
 workload: {{user: {{model: "odd:DriftsIn16Bits", length: 32}}}}
 precision: bf16
@@ -248,15 +234,13 @@ strategies: [fsdp]
     assert (case["status"], done.code) == ("measured", 3), done.errors
 
 
-def test_a_model_with_dropout_is_checked_without_it(odd: dict[str, Any]) -> None:
+def test_a_model_with_dropout_is_checked_without_it(odd):
     found = odd["odd:Dropout ddp"]
     assert found["verdict"] in (EQUIVALENT, ROUNDING)
     assert {arm["without_dropout"] for arm in found["arms"]} == {"drop, p = 0.1"}
 
 
-def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(
-    odd: dict[str, Any],
-) -> None:
+def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(odd):
     def held_against(model: str) -> set[str]:
         return {arm["reference"] for arm in odd[f"odd:{model} ddp"]["arms"]}
 
@@ -268,7 +252,7 @@ def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(
     assert all(name.startswith("reference/fsdp/ws2/mb4/") for name in held_against("TooLargeForOne"))
 
 
-def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: dict[str, Any]) -> None:
+def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd):
     arms = odd["odd:NotAMeanForOne ddp"]["arms"]
     assert all("not the mean" in " ".join([arm["cause"] or "", *arm["notes"]]) for arm in arms)
 
@@ -284,14 +268,12 @@ def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd: d
         ),
     ],
 )
-def test_what_can_not_be_checked_says_why(name: str, reason: str, odd: dict[str, Any]) -> None:
+def test_what_can_not_be_checked_says_why(name, reason, odd):
     assert odd[name]["verdict"] == NOT_CHECKED
     assert all(reason in arm["reason"] for arm in odd[name]["arms"])
 
 
-def test_a_loss_that_is_no_mean_over_the_batch_is_told_as_the_cause(
-    odd: dict[str, Any], run_suite: Callable[..., Finished]
-) -> None:
+def test_a_loss_that_is_no_mean_over_the_batch_is_told_as_the_cause(odd, run_suite):
     masked = f"""{ODD}
 workload: {{user: {{model: "small:Small", loss_function: "odd:over_letters", length: 32}}}}
 strategies: [ddp]
@@ -306,7 +288,7 @@ strategies: [ddp]
     assert all("return total, count" in arm["advice"] for arm in mask["arms"])
 
 
-def test_a_check_goes_on_where_it_was_stopped(run_suite: Callable[..., Finished]) -> None:
+def test_a_check_goes_on_where_it_was_stopped(run_suite):
     done = run_suite(f"{SMALL}\nstrategies: [ddp]\nworld_sizes: [2]\ncheck: {{steps: 2, perturbed: 4}}")
     kept, lost = sorted(done.folder.glob("checks/ddp-*/0/record.json"))
     reference_file = next(done.folder.glob("checks/reference-*/0/record.json"))
@@ -320,7 +302,7 @@ def test_a_check_goes_on_where_it_was_stopped(run_suite: Callable[..., Finished]
     assert lost.is_file()
 
 
-def test_a_run_that_was_measured_is_checked_later(run_suite: Callable[..., Finished]) -> None:
+def test_a_run_that_was_measured_is_checked_later(run_suite):
     measured = SMALL.replace("trials: 0", "trials: 1")
     done = run_suite(f"{measured}\nstrategies: [ddp]\nworld_sizes: [2]")
     trial = next(done.folder.glob("trials/*/0/record.json"))
@@ -343,7 +325,7 @@ def test_a_run_that_was_measured_is_checked_later(run_suite: Callable[..., Finis
         assert {name: variables[name] for name in variables if name.startswith("CUBLAS")} == asked, file
 
 
-def test_a_plan_shows_what_is_checked(tmp_path: Path) -> None:
+def test_a_plan_shows_what_is_checked(tmp_path):
     suite = tmp_path / "mine.yaml"
     small = SMALL.replace(*OF_OUR_OWN).replace("trials: 0", "trials: 1")
     suite.write_text(f"{small}\nstrategies: [single]\nworld_sizes: [1]")

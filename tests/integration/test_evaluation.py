@@ -1,12 +1,10 @@
 """The figure of merit over held-out rows."""
 
-from __future__ import annotations
-
 import pytest
 
 
 @pytest.mark.parametrize("at_once", [1, 70, 10**6])
-def test_the_sums_are_those_of_all_logits_however_many_are_made_exact_at_a_time(at_once: int) -> None:
+def test_the_sums_are_those_of_all_logits_however_many_are_made_exact_at_a_time(at_once):
     import torch
 
     from distbench.worker.evaluation import evaluation_sums

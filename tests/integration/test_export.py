@@ -1,7 +1,5 @@
 """Curves sent to other tools, and read back by these tools' own readers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import socket
@@ -67,8 +65,8 @@ def network() -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_what_a_tool_reads_back_is_what_the_records_hold_and_nothing_goes_to_a_network(
-    tool: str, distbench: Command, tmp_path: Path, network: dict[str, str]
-) -> None:
+    tool, distbench, tmp_path, network
+):
     one, two, reference = training(DDP, 0), training(DDP, 1), training(REFERENCE, 0, "reference")
     trial = measured(DDP, 1234.5)
     run = stored(tmp_path, one, two, reference, trial, failed(case("fsdp")))
@@ -100,7 +98,7 @@ def test_what_a_tool_reads_back_is_what_the_records_hold_and_nothing_goes_to_a_n
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_hostile_names_stay_in_the_folder(tool: str, distbench: Command, tmp_path: Path) -> None:
+def test_hostile_names_stay_in_the_folder(tool, distbench, tmp_path):
     options = {HOSTILE: {"../..": {"deep": [HOSTILE]}}, "A\n= 'x'": float("nan")}
     of = case(name=HOSTILE, workload=PluginChoice("user", options))
     odd = measured(of, **{"../../" + HOSTILE: 1.0, "not_finite": float("inf")})
@@ -119,7 +117,7 @@ def test_hostile_names_stay_in_the_folder(tool: str, distbench: Command, tmp_pat
     assert not any(".." in name for each in found.values() for name in each["curves"])
 
 
-def test_a_tracker_that_fails_leaves_nothing_and_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_tracker_that_fails_leaves_nothing_and_is_told_in_a_line(tmp_path):
     run = {"folder": "f", "name": "n", "config": {"a": 1}, "points": [{"step": 1, "values": {}, "time": "x"}]}
     with pytest.raises(InfrastructureError, match=r"^export to mlflow: \w+Error: [^\n]+$"):
         export_curves("mlflow", tmp_path / "into", "project", [{**run, "kind": "trials", "group": "g"}])

@@ -1,7 +1,5 @@
 """A failing case is a result: it gets a status and a reason, and the suite goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -14,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.fault_table import Drill
 from support.leftover_processes import alive
-from support.runs import MODELS, PLUGINS, QUICK, Done, Finished, record_of, run_in
+from support.runs import MODELS, PLUGINS, QUICK, Finished, record_of, run_in
 
 Run = Callable[..., Finished]
 
@@ -51,7 +48,7 @@ class Falters(Metric):
 
 
 @pytest.fixture(scope="module")
-def troubled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def troubled(tmp_path_factory) -> Finished:
     """A run of all models that fail in their own way, one after another under the same fork server."""
     axis = ", ".join(f"small:{model}" for model in MODELS_IN_TROUBLE)
     text = suite("Small", axes=f"{{workload.user.model: [{axis}]}}").replace("steps: 3", "steps: 5")
@@ -68,9 +65,7 @@ def row_of(finished: Finished, model: str) -> dict[str, Any]:
 
 
 @pytest.mark.drill("rank 1 raises")
-def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
-    troubled: Finished, drill: Drill
-) -> None:
+def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(troubled, drill):
     record = record_of(troubled, "small:RaisesInRankOne")
     drill.seen(record["reason"])
     assert troubled.code == 1
@@ -90,9 +85,7 @@ def test_the_rank_that_raised_is_named_with_its_traceback_and_not_its_victims(
         pytest.param("RealTimeSignalInRankOne", "signal 40", marks=pytest.mark.drill("rank 1: signal 40")),
     ],
 )
-def test_a_rank_that_leaves_without_a_word_is_named(
-    troubled: Finished, drill: Drill, model: str, told: str
-) -> None:
+def test_a_rank_that_leaves_without_a_word_is_named(troubled, drill, model, told):
     record = record_of(troubled, f"small:{model}")
     drill.seen(record["reason"])
     assert record["status"] == "crashed"
@@ -101,14 +94,14 @@ def test_a_rank_that_leaves_without_a_word_is_named(
 
 
 @pytest.mark.drill("all ranks: os._exit(0)")
-def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled: Finished) -> None:
+def test_ranks_that_all_leave_without_a_word_have_measured_nothing(troubled):
     record = record_of(troubled, "small:LeavesQuietly")
     assert record["status"] == "crashed"
     assert "code 0" in record["reason"]
 
 
 @pytest.mark.drill("rank 1 hangs in its own code")
-def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, drill: Drill) -> None:
+def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite, drill):
     finished = run_suite(suite("HangsInRankOne", limits="{step: 3}").replace("limits: {step: 30}\n", ""))
     record = finished.record("ddp")
     assert record["status"] == "hang"
@@ -121,41 +114,39 @@ def test_a_hang_ends_at_the_deadline_with_the_stacks_in_the_log(run_suite: Run, 
 
 
 @pytest.mark.drill("torch can't allocate")
-def test_running_out_of_memory_is_told_apart_from_a_crash(troubled: Finished) -> None:
+def test_running_out_of_memory_is_told_apart_from_a_crash(troubled):
     assert row_of(troubled, "OutOfMemory")["status"] == "oom_host"
 
 
 @pytest.mark.drill("the loss is no number")
-def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(troubled: Finished) -> None:
+def test_a_loss_that_is_not_a_number_makes_the_trial_invalid_and_names_the_step(troubled):
     record = record_of(troubled, "small:NotANumber")
     assert record["status"] == "invalid_nan"
     assert "step 4" in record["reason"]
 
 
 @pytest.mark.parametrize(("model", "told"), [("raises", "no such weights"), ("no_module", "nn.Module")])
-def test_a_model_callable_that_fails_says_which_option_named_it(
-    troubled: Finished, model: str, told: str
-) -> None:
+def test_a_model_callable_that_fails_says_which_option_named_it(troubled, model, told):
     case = row_of(troubled, model)
     assert case["status"] == "prepare_failed"
     assert "model" in str(case["reason"])
     assert told in str(case["reason"])
 
 
-def test_the_suite_goes_on_after_a_case_that_failed(run_suite: Run) -> None:
+def test_the_suite_goes_on_after_a_case_that_failed(run_suite):
     finished = run_suite(suite("RaisesInRankOne", "[single, ddp, fsdp]"))
     statuses = {case["strategy"]: case["status"] for case in finished.cases.values()}
     assert statuses == {"single": "measured", "ddp": "crashed", "fsdp": "crashed"}
 
 
 @pytest.mark.drill("a rank leaves a child behind, in a session of its own")
-def test_what_a_rank_has_started_does_not_outlive_its_trial(troubled: Finished) -> None:
+def test_what_a_rank_has_started_does_not_outlive_its_trial(troubled):
     assert row_of(troubled, "LeavesAChildBehind")["status"] == "measured"
     assert alive(record_of(troubled, "small:LeavesAChildBehind")["run_id"]) == []
 
 
 @pytest.mark.drill("rank 1: kill -9 after the timed steps")
-def test_what_was_timed_stands_whatever_fails_after_it(troubled: Finished, drill: Drill) -> None:
+def test_what_was_timed_stands_whatever_fails_after_it(troubled, drill):
     record = record_of(troubled, "small:KilledAfterTheWindow")
     drill.seen(record["reason"])
     assert record["status"] == "measured"
@@ -165,7 +156,7 @@ def test_what_was_timed_stands_whatever_fails_after_it(troubled: Finished, drill
     assert record["absent"]["comm_bytes"] == record["absent"]["grad_norm"] == record["reason"]
 
 
-def test_a_metric_that_raises_in_a_rank_costs_its_own_numbers_alone(troubled: Finished) -> None:
+def test_a_metric_that_raises_in_a_rank_costs_its_own_numbers_alone(troubled):
     record = record_of(troubled, "small:LeavesAChildBehind")
     assert (record["status"], record["reason"]) == ("measured", "")
     assert "rank 1 in time: ZeroDivisionError" in record["absent"]["falters"]
@@ -215,9 +206,7 @@ class Started:
 
 
 @pytest.mark.drill("Ctrl-C in the middle of a trial on real ranks")
-def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(
-    tmp_path: Path, distbench: Callable[..., Done]
-) -> None:
+def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process(tmp_path, distbench):
     started = Started(tmp_path)
     started.process.send_signal(signal.SIGINT)
     output, _ = started.process.communicate(timeout=60)
@@ -234,9 +223,7 @@ def test_ctrl_c_keeps_what_was_measured_renders_the_report_and_leaves_no_process
 
 
 @pytest.mark.drill("kill -9 of the command line, with real ranks")
-def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
-    tmp_path: Path, distbench: Callable[..., Done]
-) -> None:
+def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(tmp_path, distbench):
     started = Started(tmp_path)
     started.process.kill()
     started.process.communicate()
@@ -251,7 +238,7 @@ def test_a_killed_command_line_leaves_no_process_and_can_be_resumed(
 
 @pytest.mark.drill("SIGSTOP of the command line for longer than a step may take, then SIGCONT")
 @pytest.mark.deep
-def test_a_command_line_that_stood_still_goes_on(tmp_path: Path) -> None:
+def test_a_command_line_that_stood_still_goes_on(tmp_path):
     file = tmp_path / "suite.yaml"
     text = suite("Changed", limits="{step: 3}").replace("limits: {step: 30}\n", "")
     file.write_text(text.replace("steps: 3", "steps: 20"))

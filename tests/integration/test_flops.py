@@ -1,7 +1,5 @@
 """FLOPs of any model: the formulas of the built-in decoder agree, and what can't be counted has a reason."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -36,7 +34,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def models_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models_on_the_path(monkeypatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(MODELS))
     yield
     sys.modules.pop("counted", None)
@@ -63,7 +61,7 @@ def of_user(model: str, checkpointing: str = "none") -> Any:
 
 
 @pytest.mark.parametrize("name", ["tiny", pytest.param("gpt2-small", marks=pytest.mark.deep)])
-def test_the_formulas_of_the_decoder_are_what_torch_counts(name: str) -> None:
+def test_the_formulas_of_the_decoder_are_what_torch_counts(name):
     one = made("transformer", **DECODERS[name])
     full, selective = counted(one, "full"), counted(one, "selective")
     assert full.unknown == ""
@@ -72,13 +70,13 @@ def test_the_formulas_of_the_decoder_are_what_torch_counts(name: str) -> None:
     assert (selective.model, selective.again) == (full.model, 0)
 
 
-def test_a_window_counts_whole_rows_where_a_mask_throws_scores_away() -> None:
+def test_a_window_counts_whole_rows_where_a_mask_throws_scores_away():
     """The formula counts the positions that are seen; without kernels for blocks more is computed."""
     cut, whole = made("transformer", **DECODERS["window"]), made("transformer")
     assert counted(cut).model == counted(whole).model > cut.flops_per_sample()
 
 
-def test_the_first_layer_of_an_mlp_has_no_gradient_of_its_input() -> None:
+def test_the_first_layer_of_an_mlp_has_no_gradient_of_its_input():
     one, found = made("mlp"), counted(made("mlp"), "full")
     assert found.model == one.flops_per_sample() - 2 * 64 * 1024
     assert found.again == one.recomputed_flops_per_sample() == 0
@@ -106,8 +104,8 @@ def test_the_first_layer_of_an_mlp_has_no_gradient_of_its_input() -> None:
     ],
 )
 def test_decoders_of_transformers_take_six_flops_a_weight_and_those_of_their_scores(
-    model_type: str, config: dict[str, Any], weights: int, again: int
-) -> None:
+    model_type, config, weights, again
+):
     one = made("huggingface", model_type=model_type, config=config, seq_len=SEQ)
     found = counted(one, "full")
     assert found.model == SEQ * (6 * (weights + HEAD) + SCORES)
@@ -115,27 +113,27 @@ def test_decoders_of_transformers_take_six_flops_a_weight_and_those_of_their_sco
     assert found.again == SEQ * (2 * again + SCORES // 3)
 
 
-def test_a_frozen_weight_takes_no_gradient_and_no_flops_for_it() -> None:
+def test_a_frozen_weight_takes_no_gradient_and_no_flops_for_it():
     layers, head = 4 * 16 * 16, 256 * 16
     assert of_user("Tower").model == SEQ * 6 * (layers + head)
     # back through the head and two layers, and the gradient of one
     assert of_user("Frozen").model == SEQ * (2 * (layers + head) + 2 * (head + 2 * 16 * 16) + 2 * 16 * 16)
 
 
-def test_recurrent_layers_are_counted_as_their_products() -> None:
+def test_recurrent_layers_are_counted_as_their_products():
     # four gates, each of an input and of what the step before gives, of which the first has no gradient
     gates = 4 * 16 * 16
     assert of_user("Recurrent").model == SEQ * 6 * (2 * gates + 256 * 16) - 2 * gates
 
 
-def test_a_kernel_of_unknown_work_is_named() -> None:
+def test_a_kernel_of_unknown_work_is_named():
     found = of_user("Fused")
     assert found.model is None
     assert "has no formula for counted::kernel" in found.unknown
     assert "register_flop_formula" in found.unknown
 
 
-def test_a_formula_that_the_model_registers_counts() -> None:
+def test_a_formula_that_the_model_registers_counts():
     import torch
     from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -148,7 +146,7 @@ def test_a_formula_that_the_model_registers_counts() -> None:
         del flop_registry[operator]
 
 
-def test_a_model_whose_shapes_depend_on_values_has_a_reason() -> None:
+def test_a_model_whose_shapes_depend_on_values_has_a_reason():
     found = of_user("Chosen", "full")
     assert found.model is None
     assert "DynamicOutputShapeException on tensors without values: aten.nonzero" in found.unknown
@@ -186,7 +184,7 @@ os._exit(0)
 """
 
 
-def test_a_model_that_was_edited_before_a_resume_is_counted_again(tmp_path: Path) -> None:
+def test_a_model_that_was_edited_before_a_resume_is_counted_again(tmp_path):
     def flops(source: str) -> int:
         (tmp_path / "edited.py").write_text(source)
         path = os.pathsep.join(

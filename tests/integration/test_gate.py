@@ -1,7 +1,5 @@
 """The gate on real processes: what is planted in one arm is found, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -61,7 +59,7 @@ def gate(folder: Path, *arguments: str, suite: str = SUITE, **variables: str) ->
     return Gated(done.returncode, done.stderr, json.loads(done.stdout or "null"))
 
 
-def test_two_equal_arms_pass(tmp_path: Path) -> None:
+def test_two_equal_arms_pass(tmp_path):
     text = OWN_PACE.replace("peak_memory: false", "peak_memory: 1%")
     done = gate(tmp_path, "--self-test", suite=text, SMALL_SLEEPS="0.1")
     assert done.code == 0, done.errors
@@ -76,7 +74,7 @@ def test_two_equal_arms_pass(tmp_path: Path) -> None:
     assert not list(folder.glob("*/scratch"))
 
 
-def test_a_model_whose_logits_are_one_percent_larger_is_another_training(tmp_path: Path) -> None:
+def test_a_model_whose_logits_are_one_percent_larger_is_another_training(tmp_path):
     """Same parameters, bytes and calls, and each arm is equivalent to its own reference."""
     done = gate(tmp_path, "--env", "SMALL_SCALES=1.01")
     assert (done.code, done.result["word"]) == (1, "invalid")
@@ -84,7 +82,7 @@ def test_a_model_whose_logits_are_one_percent_larger_is_another_training(tmp_pat
 
 
 @pytest.mark.deep
-def test_busy_neighbours_make_no_regression_of_equal_arms(tmp_path: Path) -> None:
+def test_busy_neighbours_make_no_regression_of_equal_arms(tmp_path):
     """FSDP2 on gloo, whose peak memory has two levels, beside three processes that never rest."""
     text = OWN_PACE.replace("{ddp: {bucket_cap_mb: 25}}", "fsdp").replace("memory: false", "memory: 1%")
     text = text.replace("tokens_per_s: 100%", "tokens_per_s: 5%")
@@ -99,7 +97,7 @@ def test_busy_neighbours_make_no_regression_of_equal_arms(tmp_path: Path) -> Non
     assert not set.union(*words) & {"regressed", "invalid", "broken"}
 
 
-def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_path: Path) -> None:
+def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_path):
     done = gate(tmp_path, "--env", SLOWER, "--env-baseline", STEADY, suite=OWN_PACE)
     assert done.code == 1
     (case,) = done.result["cases"]
@@ -116,13 +114,13 @@ def test_a_slower_model_is_flagged_and_confirmed_by_processes_of_their_own(tmp_p
 
 
 @pytest.mark.deep
-def test_the_same_in_the_baseline_is_an_improvement(tmp_path: Path) -> None:
+def test_the_same_in_the_baseline_is_an_improvement(tmp_path):
     done = gate(tmp_path, "--env", STEADY, "--env-baseline", SLOWER, suite=PACE)
     assert done.code == 0
     assert done.findings["tokens_per_s"] == "improved"
 
 
-def test_collectives_are_counted_exactly_between_two_values(tmp_path: Path) -> None:
+def test_collectives_are_counted_exactly_between_two_values(tmp_path):
     report = tmp_path / "junit.xml"
     smaller = "strategies[0].ddp.bucket_cap_mb"
     arguments = ("--set", f"{smaller}=0.001", "--set-baseline", f"{smaller}=25", "--junit", str(report))
@@ -149,16 +147,14 @@ def test_collectives_are_counted_exactly_between_two_values(tmp_path: Path) -> N
         pytest.param("--env", "SMALL_BREAKS_DOWN=1", 1, "invalid", "invalid_nan", marks=pytest.mark.deep),
     ],
 )
-def test_an_arm_that_does_not_train(
-    tmp_path: Path, option: str, variable: str, code: int, word: str, told: str
-) -> None:
+def test_an_arm_that_does_not_train(tmp_path, option, variable, code, word, told):
     done = gate(tmp_path, option, variable)
     assert (done.code, done.result["word"]) == (code, word)
     assert told in done.result["cases"][0]["said"]
 
 
 @pytest.mark.deep
-def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
+def test_scaling_is_gated_together_with_the_pace(tmp_path):
     text = PACE.replace("efficiency: false", "efficiency: 100%").replace("sizes: [2]", "sizes: [1, 2]")
     done = gate(tmp_path, "--self-test", suite=text, SMALL_SLEEPS="0.1")
     assert done.code == 0, done.errors
@@ -168,7 +164,7 @@ def test_scaling_is_gated_together_with_the_pace(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path):
     done = gate(tmp_path, "--self-test", suite=SUITE.replace("efficiency: false", "efficiency: 50%"))
     assert "efficiency" not in done.findings
     (note,) = done.result["notes"]
@@ -176,21 +172,21 @@ def test_an_efficiency_that_can_not_be_told_is_not_passed_over(tmp_path: Path) -
     assert "ddp/ws2/mb4/fp32" in note
 
 
-def test_equivalence_may_be_required(tmp_path: Path) -> None:
+def test_equivalence_may_be_required(tmp_path):
     text = SUITE.replace("gate: {", "check: {steps: 2, perturbed: 4}\ngate: {equivalence: required, ")
     done = gate(tmp_path, "--self-test", suite=text)
     assert done.code == 0, done.errors
     assert done.findings["equivalence"] == "pass"
 
 
-def test_other_work_is_not_compared(tmp_path: Path) -> None:
+def test_other_work_is_not_compared(tmp_path):
     done = gate(tmp_path, "--set-baseline", "batch.global_batch_size=4")
     assert done.code == 5
     assert "batch.global_batch_size" in done.result["cases"][0]["said"]
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Path:
+def repository(tmp_path) -> Path:
     """Make a repository whose first commit trains, and whose files may then be changed."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -219,7 +215,7 @@ def gate_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None:
+def test_a_change_of_code_is_held_against_its_revision(repository):
     model = repository / "small.py"
     model.write_text(
         model.read_text().replace("in os.environ else logits", "in os.environ else 1.01 * logits")
@@ -234,7 +230,7 @@ def test_a_change_of_code_is_held_against_its_revision(repository: Path) -> None
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
 
-def test_two_arms_of_several_models_that_are_the_same_are_refused(repository: Path) -> None:
+def test_two_arms_of_several_models_that_are_the_same_are_refused(repository):
     suite = repository / "suite.yaml"
     suite.write_text(
         OWN_PROCESSES.replace('{user: {model: "small:Changed", length: 32}}', "[mlp, transformer]")
@@ -247,7 +243,7 @@ def test_two_arms_of_several_models_that_are_the_same_are_refused(repository: Pa
 
 
 @pytest.mark.deep
-def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> None:
+def test_the_suite_of_a_revision_says_what_its_arm_trains(repository):
     suite = repository / "suite.yaml"
     suite.write_text(suite.read_text().replace("bucket_cap_mb: 25}}", "bucket_cap_mb: 0.001}}, fsdp"))
     done = gate_in(repository, "--baseline", "main", "--json")
@@ -260,7 +256,7 @@ def test_the_suite_of_a_revision_says_what_its_arm_trains(repository: Path) -> N
 
 
 @pytest.mark.deep
-def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
+def test_another_python_environment_runs_this_harness(tmp_path):
     done = gate(tmp_path, "--baseline", sys.prefix, suite=OWN_PROCESSES)
     assert done.code == 0, done.errors
     assert done.result["environment"] == {}
@@ -287,9 +283,7 @@ def test_another_python_environment_runs_this_harness(tmp_path: Path) -> None:
         (("--set-baseline", "measure.steps=x"), "--set-baseline measure.steps=x: measure.steps = 'x'"),
     ],
 )
-def test_bad_options_are_refused_before_anything_runs(
-    tmp_path: Path, arguments: tuple[str, ...], told: str
-) -> None:
+def test_bad_options_are_refused_before_anything_runs(tmp_path, arguments, told):
     done = gate(tmp_path, *arguments)
     assert done.code == 2
     assert told in done.errors
@@ -297,7 +291,7 @@ def test_bad_options_are_refused_before_anything_runs(
 
 
 @pytest.mark.drill("Ctrl-C of a gate on real ranks")
-def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path):
     (tmp_path / "suite.yaml").write_text(
         OWN_PACE.replace("max_pairs: 6", "max_pairs: 100").replace("100%", "1%")
     )
@@ -338,7 +332,7 @@ def test_a_stopped_gate_keeps_what_it_has_and_leaves_no_process(tmp_path: Path) 
     assert {file: file.stat().st_mtime_ns for file in made} == made, "what was made is not made again"
 
 
-def test_a_gate_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path) -> None:
+def test_a_gate_goes_on_as_it_was_begun_or_not_at_all(tmp_path):
     done = gate(tmp_path, "--self-test")
     for change, told in (
         (("--self-test", "--set", "measure.steps=3"), "another suite"),
@@ -350,7 +344,7 @@ def test_a_gate_goes_on_as_it_was_begun_or_not_at_all(tmp_path: Path) -> None:
     assert "arms.json is missing" in gate(tmp_path, "--self-test", "--resume", str(tmp_path)).errors
 
 
-def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp_path: Path) -> None:
+def test_what_a_machine_resolves_is_measured_kept_and_held_against_the_rules(tmp_path):
     cache = tmp_path / "cache"
     file = tmp_path / "suite.yaml"
     file.write_text(PACE)
@@ -384,7 +378,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "ci" / "example" / "try.sh"
         pytest.param("smaller-bucket", {"comm_calls"}, marks=pytest.mark.deep),
     ],
 )
-def test_the_example_is_stopped_where_it_says_so(tmp_path: Path, change: str, regressed: set[str]) -> None:
+def test_the_example_is_stopped_where_it_says_so(tmp_path, change, regressed):
     """By what is counted, for the pace of a machine that others use tells little in so few trials."""
     counted = ["--set", "gate.tokens_per_s=false", "--set", "gate.efficiency=false"]
     if "peak_memory" not in regressed:

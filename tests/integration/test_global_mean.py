@@ -1,14 +1,9 @@
 """Losses over unequal numbers of labels: a sum and a count, of which the mean is that of the global batch."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from distbench.analysis.losses.case_losses import SAME_LOSSES
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from support.runs import Finished
 from support.theory_checks import against_theory
 
 COUNTED = 'loss_function: "odd:sum_over_letters", count_function: "odd:letters"'
@@ -25,7 +20,7 @@ def of_letters(options: str) -> str:
     return f'workload: {{user: {{model: "small:Small", length: 32, {options}}}}}\ndata: text\n'
 
 
-def test_a_sum_and_a_count_are_the_mean_over_the_global_batch(run_suite: Callable[..., Finished]) -> None:
+def test_a_sum_and_a_count_are_the_mean_over_the_global_batch(run_suite):
     done = run_suite(f"{of_letters(COUNTED)}{QUICK}\nstrategies: [ddp, {{zero: {{stage: 2}}}}]")
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 2
@@ -58,7 +53,7 @@ GRID = [
 ]
 
 
-def test_ranks_that_share_rows_or_have_no_loss_count_them_once(run_suite: Callable[..., Finished]) -> None:
+def test_ranks_that_share_rows_or_have_no_loss_count_them_once(run_suite):
     suite = QUICK.replace("[2]", "[4]").replace(", micro_batch_size: 2", "")
     meshes = "pp: {mesh: {pp: 2, dp_replicate: 2}, micro_batches: 2}}, {cp: {mesh: {cp: 2}}"
     done = run_suite(f"{CUT}{suite}\nstrategies: [{{{meshes}}}]")
@@ -70,9 +65,7 @@ def test_ranks_that_share_rows_or_have_no_loss_count_them_once(run_suite: Callab
 
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_every_engine_takes_the_mean_over_the_global_batch(
-    precision: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_every_engine_takes_the_mean_over_the_global_batch(precision, run_suite):
     strategies = ", ".join(f"{{{each}}}" if ":" in each else each for each in GRID)
     # no accumulation, which not all of them have
     whole = QUICK.replace(", micro_batch_size: 2", "").replace("optimizer: {clip_grad_norm: 0.1}", "")
@@ -84,9 +77,7 @@ def test_every_engine_takes_the_mean_over_the_global_batch(
     assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
 
 
-def test_a_count_that_is_not_that_of_the_labels_is_an_error_that_says_so(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_count_that_is_not_that_of_the_labels_is_an_error_that_says_so(run_suite):
     unknown = COUNTED.partition(",")[0]
     done = run_suite(
         f"{of_letters(unknown)}{QUICK.partition('check:')[0]}\nworld_sizes: [2]\nstrategies: [ddp]"

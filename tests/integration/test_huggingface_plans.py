@@ -1,10 +1,6 @@
 """Models of transformers, split inside and between their layers by the plans of their configurations."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +10,7 @@ from distbench.core.case import PluginChoice
 from distbench.system.machine import detect_machine
 from distbench.workloads.base import Workload
 from support.records import case
-from support.runs import Finished, call_outside
+from support.runs import call_outside
 
 CONFIG = {
     "hidden_size": 64,
@@ -69,9 +65,7 @@ def made(name: str) -> Any:
         pytest.param("gemma2", CUT, marks=pytest.mark.deep),
     ],
 )
-def test_a_model_that_its_plan_splits_is_the_same_training(
-    run_suite: Callable[..., Finished], name: str, strategies: str
-) -> None:
+def test_a_model_that_its_plan_splits_is_the_same_training(run_suite, name, strategies):
     done = run_suite(suite_of(name, strategies))
     assert done.code == 0, done.errors
     assert len(done.verdicts) == strategies.count("tp") + strategies.count("pp")
@@ -85,7 +79,7 @@ def test_a_model_that_its_plan_splits_is_the_same_training(
         assert record["values"]["flops_per_sample"] == 32 * (6 * (73728 + 256 * 64) + 12 * 2 * 64 * 32)
 
 
-def test_the_numbers_of_a_plan_are_those_of_the_model() -> None:
+def test_the_numbers_of_a_plan_are_those_of_the_model():
     one = made("llama")
     splits, stages = one.tensor_splits(), one.pipeline_stages()
     assert splits.divisible_sizes == {
@@ -120,16 +114,14 @@ def test_the_numbers_of_a_plan_are_those_of_the_model() -> None:
         ),
     ],
 )
-def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(
-    name: str, unsplit: str, uncut: str
-) -> None:
+def test_what_a_plan_does_not_say_or_distbench_can_not_do_is_refused(name, unsplit, uncut):
     one = made(name)
     assert unsplit in one.tensor_splits().unsupported_reason
     assert uncut in one.pipeline_stages().unsupported_reason
     assert bool(uncut) == bool(one.pipeline_stages().unsupported_reason)
 
 
-def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients() -> None:
+def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients():
     model_type, config = MODELS["qwen3"]
     options = {"model_type": model_type, "config": config, "seq_len": 32}
 
@@ -146,7 +138,7 @@ def test_norms_of_heads_are_refused_where_deepspeed_does_not_sum_their_gradients
     assert problem("tp") is None
 
 
-def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:
+def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages():
     config = {**MODELS["mixtral"][1], "output_router_logits": True}
     one: Any = registry.create_plugin(
         "workloads", PluginChoice("huggingface", {"model_type": "mixtral", "config": config})
@@ -154,7 +146,7 @@ def test_routers_whose_loss_takes_all_layers_are_not_cut_into_stages() -> None:
     assert "the balancing loss needs the routers of all layers" in one.pipeline_stages().unsupported_reason
 
 
-def test_a_plan_needs_no_torch_and_asks_once(tmp_path: Path) -> None:
+def test_a_plan_needs_no_torch_and_asks_once(tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text(suite_of("llama", "tp, {tp: {sequence_parallel: true}}, pp"))
     cache = {"DISTBENCH_CACHE": str(tmp_path / "cache")}

@@ -1,14 +1,11 @@
 """A user's module keeps its identity: class, attributes, signature and names, in every precision."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from support.runs import MODELS, Finished
+from support.runs import MODELS
 
 SUITE = """
 workload: {user: {model: "particular:Particular", length: 16}}
@@ -33,9 +30,7 @@ check: {steps: 2, perturbed: 4, fp64: false}
         ),
     ],
 )
-def test_a_model_that_asks_its_layers_for_their_class_trains_as_its_reference(
-    run_suite: Callable[..., Finished], strategies: str, changes: str
-) -> None:
+def test_a_model_that_asks_its_layers_for_their_class_trains_as_its_reference(run_suite, strategies, changes):
     key, _, value = changes.partition(": ")
     arguments = ["--set", f"{key}={value}"] if key else []
     done = run_suite(f"{SUITE}strategies: [{strategies}]\n", *arguments)
@@ -46,9 +41,7 @@ def test_a_model_that_asks_its_layers_for_their_class_trains_as_its_reference(
         assert done.record(case["label"])["effective"]["checkpointed_layers"] == 2
 
 
-def test_a_module_that_computes_in_16_bits_and_recomputes_is_the_same_object_to_all_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_module_that_computes_in_16_bits_and_recomputes_is_the_same_object_to_all_others(monkeypatch):
     monkeypatch.syspath_prepend(MODELS)
     import torch
     from particular import Layer
@@ -82,7 +75,7 @@ def test_a_module_that_computes_in_16_bits_and_recomputes_is_the_same_object_to_
     assert describe_checkpointing(layer) == {"activation_checkpointing": "full", "checkpointed_layers": 1}
 
 
-def test_a_module_that_raises_has_its_own_parameters_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_raises_has_its_own_parameters_again(monkeypatch):
     monkeypatch.syspath_prepend(MODELS)
     import torch
     from particular import Layer
@@ -96,7 +89,7 @@ def test_a_module_that_raises_has_its_own_parameters_again(monkeypatch: pytest.M
     assert {p.dtype for p in layer.parameters()} == {torch.float32}
 
 
-def test_a_weight_of_a_layer_and_of_the_whole_is_cast_in_both() -> None:
+def test_a_weight_of_a_layer_and_of_the_whole_is_cast_in_both():
     import torch
     from torch import nn
 
@@ -112,7 +105,7 @@ def test_a_weight_of_a_layer_and_of_the_whole_is_cast_in_both() -> None:
     assert model[1].weight.grad is model[0].weight.grad is not None
 
 
-def test_a_copy_that_data_parallel_makes_of_a_recomputing_layer_computes_with_its_own_parameters() -> None:
+def test_a_copy_that_data_parallel_makes_of_a_recomputing_layer_computes_with_its_own_parameters():
     import torch
     from torch import nn
 

@@ -1,14 +1,10 @@
 """Losses that use more of a module than its call, and how they are written instead."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 
 import pytest
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
-from support.runs import Finished
 
 QUICK = """
 data: text
@@ -28,9 +24,7 @@ def suite(model: str, loss: str) -> str:
     # FSDP2 leaves what is in no layer whole until the backward pass
     [("outside", "ddp, {zero: {stage: 3}}", {"head"}), ("around", "ddp, fsdp", {"embedding"})],
 )
-def test_a_loss_that_uses_parts_of_the_module_is_explained_alike(
-    loss: str, strategies: str, used: set[str], run_suite: Callable[..., Finished]
-) -> None:
+def test_a_loss_that_uses_parts_of_the_module_is_explained_alike(loss, strategies, used, run_suite):
     done = run_suite(f"{suite('Body', loss)}{TIMED}\nstrategies: [{strategies}]")
     assert [case["status"] for case in done.cases.values()] == ["unsupported"] * 2
     for case in done.cases.values():
@@ -41,14 +35,14 @@ def test_a_loss_that_uses_parts_of_the_module_is_explained_alike(
         assert "in the module's forward, and only call module(...)" in case["reason"]
 
 
-def test_another_mistake_in_a_loss_stays_what_it_is(run_suite: Callable[..., Finished]) -> None:
+def test_another_mistake_in_a_loss_stays_what_it_is(run_suite):
     done = run_suite(f"{suite('Small', 'wrong')}{TIMED}\nstrategies: [ddp]")
     (case,) = done.cases.values()
     assert case["status"] == "crashed"
     assert "in addition to calling it" not in case["reason"]
 
 
-def test_a_chunked_head_inside_forward_trains_under_wrappers(run_suite: Callable[..., Finished]) -> None:
+def test_a_chunked_head_inside_forward_trains_under_wrappers(run_suite):
     check = "measure: {trials: 0}\ncheck: {steps: 2, perturbed: 4, fp64: false}"
     done = run_suite(f"{suite('Chunked', 'inside')}{check}\nstrategies: [ddp, {{zero: {{stage: 3}}}}]")
     assert done.code == 0, done.errors

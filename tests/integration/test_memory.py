@@ -1,8 +1,6 @@
 """Memory by kind over real ranks: it adds up, it is what theory says, and what is planted shows."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,11 +58,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def run(
-    request: pytest.FixtureRequest,
-    matrix: Callable[[str], Finished],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Finished:
+def run(request, matrix, tmp_path_factory) -> Finished:
     """The shared matrix in a precision, or a wider one."""
     precision, _, is_wide = request.param.partition("-")
     if not is_wide:
@@ -90,7 +84,7 @@ def phases(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("run", "name"), CASES, indirect=["run"])
-def test_model_states_are_within_one_percent_of_theory(run: Finished, name: str) -> None:
+def test_model_states_are_within_one_percent_of_theory(run, name):
     record = record_of(run, name)
     values = record["values"]
     assert values["memory_states"] == pytest.approx(values["memory_states_theory"], rel=0.01)
@@ -102,7 +96,7 @@ def test_model_states_are_within_one_percent_of_theory(run: Finished, name: str)
 
 
 @pytest.mark.parametrize(("run", "name"), CASES, indirect=["run"])
-def test_the_kinds_add_up_to_what_the_allocator_says(run: Finished, name: str) -> None:
+def test_the_kinds_add_up_to_what_the_allocator_says(run, name):
     record = record_of(run, name)
     rows = list(phases(record))
     micro_batches = record["case"]["batch"]["gradient_accumulation_steps"]
@@ -128,7 +122,7 @@ LAYER, EMBEDDING = 4 * (7 * 96 * 96 + 2 * 96), 4 * 256 * 96
 
 
 @pytest.mark.parametrize(("run", "name"), BUILT, indirect=["run"])
-def test_a_build_needs_no_more_than_what_it_leaves_and_one_unit(run: Finished, name: str) -> None:
+def test_a_build_needs_no_more_than_what_it_leaves_and_one_unit(run, name):
     for row in (row for row in phases(record_of(run, name)) if row["phase"] == "build"):
         most = row["allocated"] + LAYER
         if name.startswith("single"):
@@ -141,7 +135,7 @@ def test_a_build_needs_no_more_than_what_it_leaves_and_one_unit(run: Finished, n
 
 
 @pytest.mark.parametrize("run", IN_THE_MATRIX, indirect=True)
-def test_the_view_shows_states_beside_theory(run: Finished) -> None:
+def test_the_view_shows_states_beside_theory(run):
     shown = call("show", str(run.folder), "--view", "memory").stdout
     assert "theory" in shown
     assert "without a known cause" not in shown
@@ -153,7 +147,7 @@ def memory_of(finished: Finished, label: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def planted(tmp_path_factory) -> Finished:
     strategies = "strategies: [ddp, doubled_state, second_master, {zero: {stage: 2}}, bf16_master]\n"
     text = SUITE + strategies + "world_sizes: [2]\nprecision: {compute: bf16}\n"
     return run_in(tmp_path_factory.mktemp("planted"), text)
@@ -167,28 +161,26 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         ("bf16-master", "zero2", "optimizer_state", 0.5),
     ],
 )
-def test_what_is_planted_shows_in_its_own_column(
-    planted: Finished, label: str, honest: str, kind: str, times: float
-) -> None:
+def test_what_is_planted_shows_in_its_own_column(planted, label, honest, kind, times):
     found, expected = memory_of(planted, label), memory_of(planted, honest)
     assert found[kind] == pytest.approx(times * expected[kind], rel=0.01)
     assert found["states"] != pytest.approx(found["states_theory"], rel=0.1)
 
 
-def test_a_second_copy_of_the_weights_shows_as_master(planted: Finished) -> None:
+def test_a_second_copy_of_the_weights_shows_as_master(planted):
     found, honest = memory_of(planted, "second-master"), memory_of(planted, "ddp")
     assert honest["master"] == 0
     assert found["master"] == found["parameters"]
     assert {kind: found[kind] for kind in STATES[:3]} == {kind: honest[kind] for kind in STATES[:3]}
 
 
-def test_states_that_theory_does_not_know_are_named_without_a_cause(planted: Finished) -> None:
+def test_states_that_theory_does_not_know_are_named_without_a_cause(planted):
     shown = " ".join(call("show", str(planted.folder), "--view", "memory").stdout.split())
     assert "second-master: model states differ from theory by +25.0% (master" in shown
     assert shown.count("no known cause") == 3
 
 
-def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite: Callable[..., Finished]) -> None:
+def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite):
     """ZeRO 2 has its bucket in the backward pass alone, however small the model is."""
     zero = "strategies: [{zero: {stage: 2, reduce_bucket_size: [2e7, 1e4]}}]\nworld_sizes: [2]\n"
     finished = run_suite(SUITE + zero)
@@ -211,7 +203,7 @@ metrics: [memory, steptime]
 """
 
 
-def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callable[..., Finished]) -> None:
+def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite):
     finished = run_suite(KEEPING)
     shown = " ".join(call("show", str(finished.folder)).stdout.split())
     # logits of 8 rows of 32 tokens and 256 classes in fp32, after each of ten steps
@@ -222,7 +214,7 @@ def test_what_each_step_keeps_and_what_one_rank_holds_is_told(run_suite: Callabl
     assert "ddp: rank 0 needs 11" in shown
 
 
-def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite: Callable[..., Finished]) -> None:
+def test_gradients_that_live_in_their_buckets_are_booked_once(run_suite):
     text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
     finished = run_suite(
         text + "strategies: [{ddp: {gradient_as_bucket_view: [false, true]}}]\nworld_sizes: [2]\n"
@@ -258,9 +250,7 @@ strategies:
 @pytest.mark.parametrize(
     "strategies", [OTHERWISE, pytest.param(OFFLOADED, marks=pytest.mark.deep)], ids=["few", "all"]
 )
-def test_accumulated_and_offloaded_states_are_what_theory_says(
-    strategies: str, run_suite: Callable[..., Finished]
-) -> None:
+def test_accumulated_and_offloaded_states_are_what_theory_says(strategies, run_suite):
     text = SUITE.replace("per_device_batch_size: 1", "global_batch_size: 4, gradient_accumulation_steps: 2")
     finished = run_suite(f"{text}\nworld_sizes: [2]\nprecision: {{compute: bf16}}\n{strategies}")
     for name, case in finished.cases.items():
@@ -268,7 +258,7 @@ def test_accumulated_and_offloaded_states_are_what_theory_says(
         assert values["memory_states"] == pytest.approx(values["memory_states_theory"], rel=0.02), name
 
 
-def test_memory_that_is_freed_by_its_address_alone_is_counted_too(run_suite: Callable[..., Finished]) -> None:
+def test_memory_that_is_freed_by_its_address_alone_is_counted_too(run_suite):
     gelu = run_suite(QUICK.replace("small:Small", "small:Gelu") + "strategies: [ddp]")
     (case,) = gelu.cases.values()
     assert case["status"] == "measured", case["reason"]

@@ -1,7 +1,5 @@
 """Families of models: what a configuration names is trained as every strategy trains it, or is refused."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -44,7 +42,7 @@ def batch_of(one: Workload, rows: int = 4) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_learns_by_all_of_its_parameters_and_shards_its_blocks(name: str) -> None:
+def test_a_family_learns_by_all_of_its_parameters_and_shards_its_blocks(name):
     import torch
 
     family = FAMILIES[name]
@@ -73,7 +71,7 @@ def test_a_family_learns_by_all_of_its_parameters_and_shards_its_blocks(name: st
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if not family.has_batch_norm])
-def test_the_loss_of_a_batch_is_the_mean_of_those_of_its_rows(name: str) -> None:
+def test_the_loss_of_a_batch_is_the_mean_of_those_of_its_rows(name):
     import torch
 
     one = workload(**FAMILIES[name].options)
@@ -83,7 +81,7 @@ def test_the_loss_of_a_batch_is_the_mean_of_those_of_its_rows(name: str) -> None
         assert one.loss(module, batch).item() == pytest.approx(sum(rows) / 4, rel=1e-6)
 
 
-def test_the_balancing_loss_of_a_row_is_that_of_transformers() -> None:
+def test_the_balancing_loss_of_a_row_is_that_of_transformers():
     import torch
 
     one = workload(**FAMILIES["mixtral"].options)
@@ -104,7 +102,7 @@ def test_the_balancing_loss_of_a_row_is_that_of_transformers() -> None:
 
 
 @pytest.mark.parametrize(("task", "is_seen"), [("masked-lm", True), ("causal-lm", False)])
-def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task: str, is_seen: bool) -> None:
+def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task, is_seen):
     import torch
 
     one = workload(model_type="bert", task=task, config=SMALL, seq_len=32)
@@ -138,12 +136,12 @@ def test_an_encoder_sees_later_tokens_and_none_of_them_as_a_causal_model(task: s
         ({}, "model_type is missing"),
     ],
 )
-def test_what_a_model_can_not_be_is_told_before_launch(options: dict[str, Any], told: str) -> None:
+def test_what_a_model_can_not_be_is_told_before_launch(options, told):
     assert told in str(workload(**options).problem())
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_key_that_a_configuration_has_is_known_without_importing_it(name: str) -> None:
+def test_every_key_that_a_configuration_has_is_known_without_importing_it(name):
     from transformers import AutoConfig
 
     config = AutoConfig.for_model(FAMILIES[name].model_type)
@@ -160,7 +158,7 @@ def test_every_key_that_a_configuration_has_is_known_without_importing_it(name: 
 
 
 @pytest.mark.parametrize(("name", "longest"), [("gpt2", 1024), ("bert", 512), ("roberta", 510)])
-def test_rows_longer_than_the_positions_of_a_model_are_refused(name: str, longest: int) -> None:
+def test_rows_longer_than_the_positions_of_a_model_are_refused(name, longest):
     options = FAMILIES[name].options
     workload(**{**options, "seq_len": longest}).module()
     with pytest.raises(
@@ -169,7 +167,7 @@ def test_rows_longer_than_the_positions_of_a_model_are_refused(name: str, longes
         workload(**{**options, "seq_len": longest + 1}).module()
 
 
-def test_a_list_in_a_configuration_is_its_value_and_no_axis(tmp_path: Path) -> None:
+def test_a_list_in_a_configuration_is_its_value_and_no_axis(tmp_path):
     workloads = [{"huggingface": FAMILIES[name].options} for name in ("resnet", "vit")]
     suite = tmp_path / "suite.yaml"
     suite.write_text(
@@ -182,7 +180,7 @@ def test_a_list_in_a_configuration_is_its_value_and_no_axis(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(PUBLISHED))
@@ -200,7 +198,7 @@ def planned(folder: Path, **options: Any) -> Any:
     return item
 
 
-def test_a_configuration_file_is_the_model_and_its_content_is_what_a_case_is_of(published: Path) -> None:
+def test_a_configuration_file_is_the_model_and_its_content_is_what_a_case_is_of(published):
     item = planned(published.parent, config="config.json", seq_len=32)
     options = item.case.workload.options
     assert item.problem is None
@@ -214,7 +212,7 @@ def test_a_configuration_file_is_the_model_and_its_content_is_what_a_case_is_of(
     assert {str(each.dtype) for each in one.module().parameters()} == {"torch.float32"}
 
 
-def test_a_case_keeps_its_id_where_nothing_is_new_and_has_another_for_another_file(published: Path) -> None:
+def test_a_case_keeps_its_id_where_nothing_is_new_and_has_another_for_another_file(published):
     inline = planned(published.parent, model_type="llama", config=GROUPED).case
     assert inline.workload.options == {
         "model_type": "llama",
@@ -230,7 +228,7 @@ def test_a_case_keeps_its_id_where_nothing_is_new_and_has_another_for_another_fi
     assert planned(published.parent, config="config.json").case.id != one.id
 
 
-def test_images_that_are_not_square_are_refused(published: Path) -> None:
+def test_images_that_are_not_square_are_refused(published):
     published.write_text(json.dumps({"model_type": "vit", "image_size": [32, 48]}))
     one = workload(task="image-classification", config="config.json")
     assert "images of 32 x 48; set image_size" in str(one.problem())
@@ -238,7 +236,7 @@ def test_images_that_are_not_square_are_refused(published: Path) -> None:
     assert (one.problem(), one.shape.sample_length, one.shape.channels, one.shape.classes) == (None, 48, 1, 2)
 
 
-def test_a_type_beside_a_file_of_another_is_refused(published: Path) -> None:
+def test_a_type_beside_a_file_of_another_is_refused(published):
     problem = str(workload(model_type="gpt2", config=str(published)).problem())
     assert problem == "model_type = 'gpt2', but the configuration has 'llama'; remove model_type"
 
@@ -254,7 +252,7 @@ def stored(folder: Path, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["llama", "bert", "vit"])
-def test_a_case_starts_with_the_very_weights_of_the_folder(name: str, tmp_path: Path) -> None:
+def test_a_case_starts_with_the_very_weights_of_the_folder(name, tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -271,9 +269,7 @@ def test_a_case_starts_with_the_very_weights_of_the_folder(name: str, tmp_path: 
     assert all(torch.equal(loaded[key], value) for key, value in theirs.state_dict().items())
 
 
-def test_a_folder_without_weights_that_fit_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_weights_that_fit_is_refused_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     stored(folder, **LLAMA)
@@ -305,7 +301,7 @@ def test_a_folder_without_weights_that_fit_is_refused_with_the_reason(
     assert "contains no config.json" in problem()
 
 
-def test_weights_of_another_task_are_not_filled_up_with_drawn_ones(tmp_path: Path) -> None:
+def test_weights_of_another_task_are_not_filled_up_with_drawn_ones(tmp_path):
     folder = tmp_path / "model"
     stored(folder, **{**FAMILIES["bert"].options, "task": "causal-lm"})
     file = folder / "config.json"
@@ -338,7 +334,7 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+def pairs(tmp_path_factory) -> dict[tuple[str, str], dict[str, Any]]:
     """Cases of one run by family and strategy."""
     workloads = {name: {"huggingface": family.options} for name, family in FAMILIES.items()}
     included = [
@@ -367,9 +363,7 @@ exclude: {json.dumps(excluded)}
 
 
 @pytest.mark.parametrize(("name", "label"), PAIRS.items())
-def test_a_family_has_the_losses_of_one_process(
-    pairs: dict[tuple[str, str], dict[str, Any]], name: str, label: str
-) -> None:
+def test_a_family_has_the_losses_of_one_process(pairs, name, label):
     case = pairs[name, label]
     assert case["status"] == "measured", case["reason"]
     # the statistics of batch norm are of the rows of a rank
@@ -393,7 +387,7 @@ check: {{steps: 3, perturbed: 4}}
 
 
 @pytest.fixture(scope="session")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def grid(tmp_path_factory) -> Path:
     """Folder of the runs of the grid, each made when first asked for."""
     return tmp_path_factory.mktemp("grid")
 
@@ -416,9 +410,7 @@ def graded(grid: Path, name: str, precision: str, label: str) -> dict[str, Any]:
 @pytest.mark.deep
 @pytest.mark.parametrize(("name", "precision"), GRID)
 @pytest.mark.parametrize("label", STRATEGIES)
-def test_a_family_is_the_same_training_under_every_strategy(
-    grid: Path, name: str, precision: str, label: str
-) -> None:
+def test_a_family_is_the_same_training_under_every_strategy(grid, name, precision, label):
     case = graded(grid, name, precision, label)
     assert case["status"] == "measured", case["reason"]
     assert case["equivalence"]["verdict"] in ("equivalent", "equivalent within rounding")
@@ -426,7 +418,7 @@ def test_a_family_is_the_same_training_under_every_strategy(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("label", STRATEGIES)
-def test_batch_norm_in_16_bits_is_refused_on_cpus(grid: Path, label: str) -> None:
+def test_batch_norm_in_16_bits_is_refused_on_cpus(grid, label):
     case = graded(grid, "resnet", "bf16", label)
     assert case["status"] == "unsupported"
     assert "is a BatchNorm with weights in bf16" in case["reason"]

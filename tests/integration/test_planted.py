@@ -1,7 +1,5 @@
 """Mistakes that are planted among ranks emulated in this process: which of them a check finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +10,7 @@ import pytest
 
 from distbench.analysis.job_results import Verdict
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice
 from distbench.jobs.equivalence import ADVICE, CheckSection
 from distbench.jobs.equivalence.arms import DIFFERS, NOT_CHECKED, ROUNDING
 from support.emulation import BIASED, CLASSIFIER, DECODER, KEEPING, Laboratory, emulated, laboratory
@@ -39,13 +37,13 @@ SHORT = CheckSection(steps=3, perturbed=5)
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
+def lab(tmp_path_factory) -> Iterator[Laboratory]:
     with laboratory(tmp_path_factory.mktemp("emulated")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def in_fp32(lab: Laboratory) -> Mapping[str, Verdict]:
+def in_fp32(lab) -> Mapping[str, Verdict]:
     """Verdicts on the decoder in fp32 after a few steps, by mistake."""
     bugs = [bug for bug in FOUND if bug != "micro-batch-lost-at-step-15"]
     return by_bug(lab.verdicts([emulated(bug) for bug in ("none", *bugs)], SHORT))
@@ -62,14 +60,12 @@ def finders(verdict: Verdict) -> str:
 
 
 @pytest.mark.parametrize("bug", [bug for bug in FOUND if bug != "micro-batch-lost-at-step-15"])
-def test_a_mistake_is_found_in_fp32_by_the_training_that_it_is_in(
-    bug: str, in_fp32: Mapping[str, Verdict]
-) -> None:
+def test_a_mistake_is_found_in_fp32_by_the_training_that_it_is_in(bug, in_fp32):
     expected = [arm.partition(" ")[0] for arm in FOUND[bug].split(", ") if arm.endswith("fp32")]
     assert finders(in_fp32[bug]) == ", ".join(expected), in_fp32[bug].sentence
 
 
-def test_emulated_ranks_without_a_mistake_are_the_same_training(in_fp32: Mapping[str, Verdict]) -> None:
+def test_emulated_ranks_without_a_mistake_are_the_same_training(in_fp32):
     honest = in_fp32["none"]
     assert honest.word == ROUNDING
     assert honest.detail.limit_share < 1
@@ -77,7 +73,7 @@ def test_emulated_ranks_without_a_mistake_are_the_same_training(in_fp32: Mapping
 
 
 @pytest.mark.deep
-def test_the_table_in_the_docs_says_which_arm_finds_what(lab: Laboratory) -> None:
+def test_the_table_in_the_docs_says_which_arm_finds_what(lab):
     found = by_bug(
         lab.verdicts([emulated(bug, compute="bf16") for bug in ("none", *FOUND)], CheckSection(steps=17))
     )
@@ -90,7 +86,7 @@ def test_the_table_in_the_docs_says_which_arm_finds_what(lab: Laboratory) -> Non
     assert {bug: told.removeprefix(on_the_edge.get(bug, "")) for bug, told in finding.items()} == FOUND
 
 
-def test_the_docs_have_every_mistake_that_is_planted_here() -> None:
+def test_the_docs_have_every_mistake_that_is_planted_here():
     told = DOCS.read_text()
     assert [bug for bug in FOUND if bug.replace("-", " ") not in told] == []
 
@@ -113,13 +109,13 @@ def check_limits(lab: Laboratory, cases: list[Case], check: CheckSection) -> str
     return finders(wrong)
 
 
-def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab: Laboratory) -> None:
+def test_adam_in_bf16_hides_no_momentum_that_is_lost(lab):
     """One element whose gradient is within rounding of zero once widened every limit to 12,000 and more."""
     assert check_limits(lab, zeroed(BIASED, seed=1), CheckSection(steps=6, fp32=False)) == "adamw"
 
 
 @pytest.mark.parametrize("compute", ["bf16", pytest.param("fp16", marks=pytest.mark.deep)])
-def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, lab: Laboratory) -> None:
+def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute, lab):
     """By sizes: the distance of a gradient that is scaled by 1.05 is within its limit in bf16."""
     mistakes = ("gradients-scaled", "matrix-scaled", "rank-scaled", "updates-scaled", "partly-late")
     cases = [emulated(compute=compute), *(emulated(bug, compute=compute, by=0.05) for bug in mistakes)]
@@ -131,7 +127,7 @@ def test_mistakes_of_a_few_percent_are_found_in_16_bits_alone(compute: Dtype, la
 
 @pytest.mark.deep
 @pytest.mark.parametrize("workload", [BIASED, DECODER, CLASSIFIER], ids=["biased", "decoder", "classifier"])
-def test_momentum_that_is_lost_is_found_with_any_seed(workload: PluginChoice, lab: Laboratory) -> None:
+def test_momentum_that_is_lost_is_found_with_any_seed(workload, lab):
     judged = 0
     for seed in range(1, 21):
         found = by_bug(lab.verdicts(zeroed(workload, seed), CheckSection()))
@@ -147,7 +143,7 @@ def test_momentum_that_is_lost_is_found_with_any_seed(workload: PluginChoice, la
 # buffers
 
 
-def test_buffers_that_are_not_synchronised_are_found(lab: Laboratory) -> None:
+def test_buffers_that_are_not_synchronised_are_found(lab):
     cases = [
         dataclasses.replace(emulated(bug, KEEPING), batch=Batch(8, 4, 1))
         for bug in ("none", "buffers-not-synchronised")
@@ -166,7 +162,7 @@ def test_buffers_that_are_not_synchronised_are_found(lab: Laboratory) -> None:
     ("loss", "cause"),
     [("in_fp32", ""), ("over_letters", "not the mean of the losses of its parts (in fp64")],
 )
-def test_a_cast_to_fp32_in_a_loss_is_no_cause(loss: str, cause: str, lab: Laboratory) -> None:
+def test_a_cast_to_fp32_in_a_loss_is_no_cause(loss, cause, lab):
     model = PluginChoice("user", {"model": "small:Small", "loss_function": f"odd:{loss}", "length": 16})
     case = emulated(workload=model, optimizer=OptimizerConfig(name="sgd", lr=0.1))
     reference, _ = lab.records([case], CheckSection(steps=1, perturbed=4))
@@ -178,7 +174,7 @@ def test_a_cast_to_fp32_in_a_loss_is_no_cause(loss: str, cause: str, lab: Labora
 # without fp64
 
 
-def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -> None:
+def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab):
     cases = [emulated("none"), emulated("gradients-one-step-late")]
     found = by_bug(lab.verdicts(cases, dataclasses.replace(SHORT, fp64=False)))
     assert found["none"].word == ROUNDING, found["none"].sentence
@@ -193,9 +189,7 @@ def test_without_room_for_fp64_a_check_takes_fp32_and_says_so(lab: Laboratory) -
 
 
 @pytest.mark.parametrize(("preset", "told"), [("tiny", ""), ("70b", "GiB on rank 0, and ")])
-def test_whether_fp64_fits_is_known_before_it_is_tried(
-    preset: str, told: str, lab: Laboratory, tmp_path: Path
-) -> None:
+def test_whether_fp64_fits_is_known_before_it_is_tried(preset, told, lab, tmp_path):
     import torch
 
     from distbench.strategies.base import RankContext
@@ -222,7 +216,7 @@ def started(name: str, start: Any, gradient: Any) -> Any:
     return moves
 
 
-def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
+def test_a_sign_that_rounding_flips_moves_nothing_far():
     import torch
 
     random = torch.Generator().manual_seed(1)
@@ -243,7 +237,7 @@ def test_a_sign_that_rounding_flips_moves_nothing_far() -> None:
     assert max(weighted) < 10 * sorted(weighted)[50]
 
 
-def test_an_element_without_any_gradient_counts_whole() -> None:
+def test_an_element_without_any_gradient_counts_whole():
     import torch
 
     moves = started("embedding", torch.ones(4), torch.tensor([0.0, 0.0, 1.0, -1.0]))
@@ -252,7 +246,7 @@ def test_an_element_without_any_gradient_counts_whole() -> None:
     assert (moved[2:].abs() < 0.1).all()
 
 
-def test_a_gradient_that_cancels_to_zero_weighs_as_little_as_one_that_nearly_does() -> None:
+def test_a_gradient_that_cancels_to_zero_weighs_as_little_as_one_that_nearly_does():
     """Of a large tensor there is always one, and it is another one in each training."""
     import torch
 
@@ -270,7 +264,7 @@ def test_a_gradient_that_cancels_to_zero_weighs_as_little_as_one_that_nearly_doe
     assert float(torch.cat([*moves.weighted_chunks("norm", torch.full((3,), 0.9))])[1]) == 0
 
 
-def test_a_row_that_comes_late_is_seen() -> None:
+def test_a_row_that_comes_late_is_seen():
     import torch
 
     row = torch.tensor([1.0, -1.0, 1.0])

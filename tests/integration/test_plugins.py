@@ -4,16 +4,13 @@ The files stand in ``tests/plugins``; the traps among them are what tools of tod
 must end as ``mismatch``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
-from support.runs import QUICK, Done, Finished
+from support.runs import QUICK, Done
 
 Command = Callable[..., Done]
 
@@ -27,16 +24,14 @@ launcher: echo
 """
 
 
-def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench: Command, tmp_path: Path) -> None:
+def test_a_dropped_in_launcher_is_what_a_plan_shows(distbench, tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text(ONE_FILE_EACH)
     planned = distbench("plan", str(suite), "--commands")
     assert "\necho " in planned.stdout, planned.stderr
 
 
-def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_dropped_in_workload_launcher_and_metric_reach_record_table_and_report(run_suite):
     finished = run_suite(ONE_FILE_EACH)
     (case,) = finished.cases.values()
     assert case["status"] == "measured", finished.errors
@@ -60,9 +55,7 @@ launcher: {kept: {oversubscribe: true}}
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.deep)])
-def test_a_model_of_ones_own_that_says_where_it_can_be_split_trains_so(
-    run_suite: Callable[..., Finished], ranks: int
-) -> None:
+def test_a_model_of_ones_own_that_says_where_it_can_be_split_trains_so(run_suite, ranks):
     done = run_suite(PARTED.replace("[2, 4]", f"[{ranks}]"))
     assert done.code == 0, done.errors
     judged = {name: case["equivalence"] for name, case in done.cases.items() if case["equivalence"]}
@@ -92,9 +85,7 @@ check: {steps: 2, perturbed: 4, fp64: false}
 
 
 @pytest.mark.deep
-def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_model_whose_first_stage_is_frozen_trains_so_or_says_why_not(run_suite):
     done = run_suite(TUNED)
     assert done.code == 0, done.errors
     *trained, with_zero, with_ddp = done.cases.values()
@@ -136,8 +127,8 @@ launcher: {kept: {oversubscribe: true}}
     ],
 )
 def test_modules_that_a_model_does_not_have_are_refused_with_those_that_it_has(
-    options: str, strategies: str, wrong: str, right: str, run_suite: Callable[..., Finished]
-) -> None:
+    options, strategies, wrong, right, run_suite
+):
     suite = MISNAMED.replace("more", options)
     done = run_suite(f"{suite}world_sizes: [4]\nstrategies: [{strategies}]\n")
     assert len(done.cases) == len(strategies.split(", {"))
@@ -160,9 +151,7 @@ def test_modules_that_a_model_does_not_have_are_refused_with_those_that_it_has(
         ("{apart: {admits: true}}", "dtypes.reduce: expected 'fp32', found None"),
     ],
 )
-def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(
-    run_suite: Callable[..., Finished], strategy: str, told: str
-) -> None:
+def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(run_suite, strategy, told):
     finished = run_suite(QUICK + f"strategies: [{strategy}]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
@@ -170,16 +159,14 @@ def test_a_strategy_that_does_not_do_what_was_asked_for_is_a_mismatch(
     assert finished.code == 1
 
 
-def test_ranks_that_get_the_same_data_are_a_mismatch(run_suite: Callable[..., Finished]) -> None:
+def test_ranks_that_get_the_same_data_are_a_mismatch(run_suite):
     finished = run_suite(QUICK.replace("data: text", "data: same") + "strategies: [ddp]\n")
     (case,) = finished.cases.values()
     assert case["status"] == "mismatch"
     assert "rank 1 gets the same samples as rank 0" in case["reason"]
 
 
-def test_ranks_that_split_a_copy_of_the_model_and_get_other_data_are_a_mismatch(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_ranks_that_split_a_copy_of_the_model_and_get_other_data_are_a_mismatch(run_suite):
     suite = QUICK.replace("data: text", "data: own").replace(
         '{user: {model: "small:Small", length: 32}}', "{transformer: {preset: tiny}}"
     )

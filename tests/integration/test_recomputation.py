@@ -1,12 +1,6 @@
 """Activation checkpointing: the same training from less memory, in every engine."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
-
-from support.runs import Finished
 
 # long rows in a narrow model: activations are most of its memory
 SUITE = """
@@ -31,9 +25,7 @@ EVERY = "ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [0, 3]}}"
         ),
     ],
 )
-def test_selective_recomputes_less_than_full_and_keeps_less_than_none(
-    run_suite: Callable[..., Finished], strategies: str, precision: str
-) -> None:
+def test_selective_recomputes_less_than_full_and_keeps_less_than_none(run_suite, strategies, precision):
     done = run_suite(f"{SUITE}strategies: [{strategies}]\nprecision: {precision}\n")
     assert done.code == 0, done.errors
     for label in {case["label"] for case in done.cases.values()}:

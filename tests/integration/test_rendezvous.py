@@ -1,14 +1,12 @@
 """How ranks meet: what holds once they have."""
 
-from __future__ import annotations
-
 import datetime
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 
-def test_after_the_start_ranks_may_wait_longer_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_start_ranks_may_wait_longer_for_each_other(monkeypatch):
     import torch
     import torch.distributed as dist
 
@@ -24,7 +22,7 @@ def test_after_the_start_ranks_may_wait_longer_for_each_other(monkeypatch: pytes
         dist.destroy_process_group()
 
 
-def test_ranks_hear_what_each_of_them_says_of_a_topic_this_time() -> None:
+def test_ranks_hear_what_each_of_them_says_of_a_topic_this_time():
     import torch.distributed as dist
 
     from distbench.worker.rendezvous import StoreExchange

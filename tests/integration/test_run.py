@@ -1,7 +1,5 @@
 """What a run leaves: records with all samples, no secrets, the same again from ``show`` and ``report``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
@@ -23,13 +21,13 @@ SUITE += "strategies: [single, ddp, dp]\n"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory) -> Finished:
     """One run that the tests below read; its environment holds secrets."""
     secrets = {"AWS_SECRET_ACCESS_KEY": "canary-7391", "NCCL_AUTH_TOKEN": "canary-7391"}
     return run_in(tmp_path_factory.mktemp("run"), SUITE, **secrets)
 
 
-def test_a_run_keeps_every_sample_and_describes_its_columns(finished: Finished) -> None:
+def test_a_run_keeps_every_sample_and_describes_its_columns(finished):
     assert finished.code == 0, finished.errors
     record = finished.record("ddp")
     assert [len(rank) for rank in record["samples"]["step_s"]] == [3, 3]
@@ -43,7 +41,7 @@ def test_a_run_keeps_every_sample_and_describes_its_columns(finished: Finished) 
     assert set(record["phases"]) == {"launch", "start", "build", *MeasureJob.phases}
 
 
-def test_throughput_is_that_of_the_rank_that_takes_longest_over_its_steps(finished: Finished) -> None:
+def test_throughput_is_that_of_the_rank_that_takes_longest_over_its_steps(finished):
     record = finished.record("ddp")
     windows = record["samples"]["step_s"]
     tokens = 8 * 32 * len(windows[0]) / max(map(sum, windows))
@@ -51,7 +49,7 @@ def test_throughput_is_that_of_the_rank_that_takes_longest_over_its_steps(finish
     assert record["values"]["tokens_per_s_per_device"] == pytest.approx(tokens / 2)
 
 
-def test_a_value_is_the_mean_over_the_steps_of_what_the_ranks_have_together(finished: Finished) -> None:
+def test_a_value_is_the_mean_over_the_steps_of_what_the_ranks_have_together(finished):
     record = finished.record("ddp")
     losses = [statistics.fmean(step) for step in zip(*record["samples"]["loss"], strict=True)]
     assert record["values"]["loss"] == pytest.approx(statistics.fmean(losses))
@@ -59,14 +57,14 @@ def test_a_value_is_the_mean_over_the_steps_of_what_the_ranks_have_together(fini
     assert record["values"]["step_s"] == pytest.approx(slowest)
 
 
-def test_memory_is_counted_to_the_byte_and_the_same_in_every_trial(finished: Finished) -> None:
+def test_memory_is_counted_to_the_byte_and_the_same_in_every_trial(finished):
     for case in finished.cases.values():
         if case["status"] == "measured":
             peak = case["values"]["memory_peak"]
             assert peak["low"] == peak["high"] > 4 * 4 * finished.record("ddp")["effective"]["parameters"]
 
 
-def test_show_and_report_give_the_same_again(finished: Finished, distbench: Command) -> None:
+def test_show_and_report_give_the_same_again(finished, distbench):
     shown = json.loads(distbench("show", str(finished.folder), "--json").stdout)
     assert {case["case"]: case for case in shown["cases"]} == finished.cases
     before = (finished.folder / "report.html").read_text()
@@ -74,22 +72,20 @@ def test_show_and_report_give_the_same_again(finished: Finished, distbench: Comm
     assert (finished.folder / "report.html").read_text() == before
 
 
-def test_a_case_that_can_not_run_here_is_unsupported_with_the_reason(finished: Finished) -> None:
+def test_a_case_that_can_not_run_here_is_unsupported_with_the_reason(finished):
     case = finished.cases["dp/ws2/mb4/fp32"]
     assert case["status"] == "unsupported"
     assert case["reason"] == "nn.DataParallel needs CUDA devices"
 
 
 @pytest.mark.drill("secrets in the environment of a run")
-def test_no_secret_of_the_environment_gets_into_a_file_of_the_run(finished: Finished) -> None:
+def test_no_secret_of_the_environment_gets_into_a_file_of_the_run(finished):
     files = [file for file in finished.folder.rglob("*") if file.is_file()]
     assert files
     assert not [file for file in files if "canary-7391" in file.read_text(errors="replace")]
 
 
-def test_a_torn_off_run_is_finished_by_resume_with_only_what_is_missing(
-    tmp_path: Path, finished: Finished, distbench: Command
-) -> None:
+def test_a_torn_off_run_is_finished_by_resume_with_only_what_is_missing(tmp_path, finished, distbench):
     finished = replace(finished, folder=Path(shutil.copytree(finished.folder, tmp_path / "copy")))
     (lost,) = finished.folder.glob("trials/ddp-*/1/record.json")
     kept = {file: file.read_text() for file in finished.folder.glob("trials/*/*/record.json") if file != lost}

@@ -1,14 +1,9 @@
 """Models that can't be sharded as they are declared or constructed: shared parameters, late tensors."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.record.run_folder import Run
-from support.runs import Finished
 
 SMALL = """
 batch: {global_batch_size: 8}
@@ -36,9 +31,7 @@ strategies: [zero: {{stage: 3}}]
 """
 
 
-def test_layers_that_share_a_parameter_are_sharded_with_the_rest_and_the_record_says_so(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_layers_that_share_a_parameter_are_sharded_with_the_rest_and_the_record_says_so(run_suite):
     done = run_suite(TIED)
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 3
@@ -53,7 +46,7 @@ def test_layers_that_share_a_parameter_are_sharded_with_the_rest_and_the_record_
 
 
 @pytest.mark.deep
-def test_sharing_layers_train_alike_in_every_way_of_sharding(run_suite: Callable[..., Finished]) -> None:
+def test_sharing_layers_train_alike_in_every_way_of_sharding(run_suite):
     done = run_suite(GRID)
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 6 * 4
@@ -64,9 +57,7 @@ def test_sharing_layers_train_alike_in_every_way_of_sharding(run_suite: Callable
     assert {units for *_, units in found} == {2}
 
 
-def test_zero_3_shards_what_a_constructor_makes_of_tensors_that_exist(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_zero_3_shards_what_a_constructor_makes_of_tensors_that_exist(run_suite):
     done = run_suite(LATER)
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 1

@@ -1,7 +1,5 @@
 """Fingerprints of tensors: the same however a tensor lies in memory, and different where a bit is."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -31,7 +29,7 @@ def length(row: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_a_fingerprint_has_the_norm_and_depends_on_the_values_alone(size: int, dtype: str) -> None:
+def test_a_fingerprint_has_the_norm_and_depends_on_the_values_alone(size, dtype):
     import torch
 
     tensor = random(size, getattr(torch, dtype))
@@ -41,7 +39,7 @@ def test_a_fingerprint_has_the_norm_and_depends_on_the_values_alone(size: int, d
     assert fingerprint_version(told["digest"]) == "2"
 
 
-def test_the_sketch_of_a_difference_is_the_difference_of_the_sketches() -> None:
+def test_the_sketch_of_a_difference_is_the_difference_of_the_sketches():
     one, other = random(200_003), random(200_003).flip(0)
     apart, first, second = described((one - other).double()), described(one), described(other)
     for name in SKETCH_COLUMNS:
@@ -49,7 +47,7 @@ def test_the_sketch_of_a_difference_is_the_difference_of_the_sketches() -> None:
 
 
 @pytest.mark.parametrize("periods", [1, 3])
-def test_the_length_of_a_sketch_is_the_norm_on_average(periods: int) -> None:
+def test_the_length_of_a_sketch_is_the_norm_on_average(periods):
     # one period again and again: signs that are alike in two of them would add up what should cancel
     ratios = []
     for seed in range(40):
@@ -61,7 +59,7 @@ def test_the_length_of_a_sketch_is_the_norm_on_average(periods: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_single_bit_changes_the_digest(size: int) -> None:
+def test_a_single_bit_changes_the_digest(size):
     import torch
 
     tensor = random(size)
@@ -81,7 +79,7 @@ def test_a_single_bit_changes_the_digest(size: int) -> None:
     assert len(digests) == 4 + 3 * 3
 
 
-def test_hashes_are_those_of_the_published_finaliser() -> None:
+def test_hashes_are_those_of_the_published_finaliser():
     import torch
 
     from distbench.workloads.hashing import hash_counters
@@ -99,7 +97,7 @@ def test_hashes_are_those_of_the_published_finaliser() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_a_complex_tensor_is_told_by_both_of_its_parts(dtype: str) -> None:
+def test_a_complex_tensor_is_told_by_both_of_its_parts(dtype):
     import torch
 
     tensor = random(200, getattr(torch, dtype)) + 1j * random(200).flip(0)
@@ -112,6 +110,6 @@ def test_a_complex_tensor_is_told_by_both_of_its_parts(dtype: str) -> None:
     assert described(tensor.conj()) == described(tensor.conj().resolve_conj())
 
 
-def test_a_tensor_without_elements_has_a_fingerprint() -> None:
+def test_a_tensor_without_elements_has_a_fingerprint():
     told = described(random(0))
     assert told["norm"] == length(told) == 0

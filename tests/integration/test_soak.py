@@ -1,7 +1,5 @@
 """A thousand trials in one run: nothing grows that shouldn't."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import subprocess
@@ -13,8 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from support.fault_table import Drill
 
 pytestmark = pytest.mark.deep
 
@@ -69,9 +65,7 @@ def sights(process: subprocess.Popen[str], out: Path) -> Iterator[Sight]:
 
 
 @pytest.mark.drill("1,000 trials in one run")
-def test_a_thousand_trials_leave_memory_threads_descriptors_and_pace_as_they_were(
-    tmp_path: Path, drill: Drill
-) -> None:
+def test_a_thousand_trials_leave_memory_threads_descriptors_and_pace_as_they_were(tmp_path, drill):
     file, out = tmp_path / "suite.yaml", tmp_path / "out"
     file.write_text(SUITE)
     with (tmp_path / "output").open("w+") as output:

@@ -1,8 +1,5 @@
 """All strategies, on real processes, do the same work: their losses and gradients agree with ``single``."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +50,7 @@ TWO_MICRO_BATCHES = ("accumulated", *MATRIX)
     scope="module",
     params=[*MATRIX, *(pytest.param(variant, marks=pytest.mark.deep) for variant in sorted(VARIANTS))],
 )
-def run(
-    request: pytest.FixtureRequest,
-    matrix: Callable[[str], Finished],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[str, Path]:
+def run(request, matrix, tmp_path_factory) -> tuple[str, Path]:
     """A variant and the folder of its run: the shared matrix, or every strategy at world sizes 1 and 2."""
     variant = request.param
     if variant in MATRIX:
@@ -105,7 +98,7 @@ MEASURED = {
 }
 
 
-def test_every_strategy_was_measured_but_where_it_cannot_be(run: tuple[str, Path]) -> None:
+def test_every_strategy_was_measured_but_where_it_cannot_be(run):
     variant, folder = run
     found = records(folder)
     if variant in MATRIX:
@@ -117,7 +110,7 @@ def test_every_strategy_was_measured_but_where_it_cannot_be(run: tuple[str, Path
         assert ("fsdp-hybrid", 1) not in found
 
 
-def test_the_losses_agree_with_single_at_every_step(run: tuple[str, Path]) -> None:
+def test_the_losses_agree_with_single_at_every_step(run):
     variant, folder = run
     found = records(folder)
     expected = curve(found["single", 1])
@@ -126,7 +119,7 @@ def test_the_losses_agree_with_single_at_every_step(run: tuple[str, Path]) -> No
     assert len(set(expected)) == len(expected), "the loss moves, so that agreeing means something"
 
 
-def test_the_gradient_norms_agree_with_single(run: tuple[str, Path]) -> None:
+def test_the_gradient_norms_agree_with_single(run):
     variant, folder = run
     found = records(folder)
     expected = curve(found["single", 1], "grad_norm")
@@ -135,7 +128,7 @@ def test_the_gradient_norms_agree_with_single(run: tuple[str, Path]) -> None:
         assert curve(record, "grad_norm") == pytest.approx(expected, rel=20 * TOLERANCE[variant]), key
 
 
-def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run: tuple[str, Path]) -> None:
+def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run):
     variant, folder = run
     for (label, size), record in records(folder).items():
         effective = record["effective"]
@@ -157,7 +150,7 @@ def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run: tupl
 WIRE = {"ddp": 1, "zero0": 1, "fsdp-hybrid": 2, "fsdp-grad-op": 4, "fsdp1-grad-op": 4}
 
 
-def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
+def test_collectives_are_those_of_the_textbook(run):
     variant, folder = run
     found = records(folder)
     whole = 4 * found["single", 1]["effective"]["parameters"]
@@ -175,11 +168,11 @@ def test_collectives_are_those_of_the_textbook(run: tuple[str, Path]) -> None:
         assert volume["zero3", 2] > 2
 
 
-def test_nothing_is_left_in_shared_memory(run: tuple[str, Path]) -> None:
+def test_nothing_is_left_in_shared_memory(run):
     assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
 
 
-def test_the_buckets_of_ddp_are_torchs_own_unless_they_are_set(tmp_path: Path) -> None:
+def test_the_buckets_of_ddp_are_torchs_own_unless_they_are_set(tmp_path):
     suite = """
 workload: {transformer: {preset: tiny, seq_len: 32}}
 batch: {global_batch_size: 2}
@@ -196,7 +189,7 @@ world_sizes: [2]
 
 
 @pytest.mark.parametrize("stages", ["0, 3", pytest.param("1, 2", marks=pytest.mark.deep)])
-def test_deepspeed_in_fp16_updates_by_the_gradients_that_single_has(stages: str, tmp_path: Path) -> None:
+def test_deepspeed_in_fp16_updates_by_the_gradients_that_single_has(stages, tmp_path):
     # AdamW forgives a gradient that is 1024 times too small, plain SGD doesn't; a norm with the loss scale
     # in it would be 1024 times too large, and of gradients without it the limit would never clip one
     suite = f"""
@@ -232,9 +225,7 @@ strategies: [ddp, {zero: {stage: [1, 3]}}]
 """
 
 
-def test_a_batch_of_floats_is_computed_in_16_bits_under_every_engine(
-    run_suite: Callable[..., Finished],
-) -> None:
+def test_a_batch_of_floats_is_computed_in_16_bits_under_every_engine(run_suite):
     done = run_suite(FLOATS)
     assert done.code == 0, done.errors
     losses = {label: done.record(label)["values"]["final_loss"] for label in ("ddp", "zero1", "zero3")}

@@ -1,18 +1,15 @@
 """The tables of simulations in the docs are those of this code: two rows of each are computed again."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from support import convergence_records, random_histories, random_runs
-from support.random_runs import Draw
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/benchmarks"))
@@ -38,7 +35,7 @@ def close(shares: Sequence[float], percents: Sequence[float], runs: int, told_ru
 
 
 @pytest.mark.parametrize("level", ["quiet", "typical"])
-def test_how_often_a_gate_stops_a_loss(level: str) -> None:
+def test_how_often_a_gate_stops_a_loss(level):
     from gate_tables import LEVELS, PACE, blocks
 
     from distbench.gate.sequential_test import PairRule
@@ -56,7 +53,7 @@ def test_how_often_a_gate_stops_a_loss(level: str) -> None:
     ("name", "draw"),
     [("normal", random_runs.normal), ("heavy tails (t, 3 degrees)", random_runs.heavy_tails)],
 )
-def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> None:
+def test_what_intervals_hold_and_what_a_pick_costs(name, draw):
     trials, held, _, _, loss, above = cells("measuring-evidence.md", name)[:6]
     at = trials.index(3)
     found = random_runs.tally(draw, 3, 600, seed=11)
@@ -67,14 +64,14 @@ def test_what_intervals_hold_and_what_a_pick_costs(name: str, draw: Draw) -> Non
 
 
 @pytest.mark.parametrize(("cases", "rounds"), [(18, 5), (8, 5)])
-def test_what_intervals_hold_where_trials_resemble_one_another(cases: int, rounds: int) -> None:
+def test_what_intervals_hold_where_trials_resemble_one_another(cases, rounds):
     for cell, rho in zip(cells("measuring-evidence.md", f"{cases}, {rounds}"), (0.0, 0.3, 0.5), strict=False):
         held, _ = random_runs.coverage(cases, rounds, rho, 150)
         assert 100 * held == pytest.approx(cell[0], abs=0.6)
 
 
 @pytest.mark.parametrize("kind", ["equal", "2 cases five times noisier"])
-def test_how_often_an_honest_case_converges_worse(kind: str) -> None:
+def test_how_often_an_honest_case_converges_worse(kind):
     named = {"equal": "equal noise", "2 cases five times noisier": "two cases five times noisier"}[kind]
     told = [cell[0] for cell in cells("convergence-evidence.md", kind)]
     found = [convergence_records.false_failures(named, seeds, 400) for seeds in (3, 5)]
@@ -82,7 +79,7 @@ def test_how_often_an_honest_case_converges_worse(kind: str) -> None:
 
 
 @pytest.mark.parametrize("worse", [0.0, 0.02])
-def test_how_often_a_case_that_ends_worse_matches_its_reference(worse: float) -> None:
+def test_how_often_a_case_that_ends_worse_matches_its_reference(worse):
     start = f"{100 * worse:.0f}" + ("%" if worse else "")
     told = [cell[0] for cell in cells("convergence-evidence.md", start)]
     found = [100 * convergence_records.matching(worse, seeds) for seeds in (2, 3, 5)]
@@ -96,9 +93,7 @@ def test_how_often_a_case_that_ends_worse_matches_its_reference(worse: float) ->
         ("noise with the tails of Student's *t* (3 degrees of freedom)", random_histories.heavy_tails),
     ],
 )
-def test_how_often_a_history_has_a_false_step(
-    name: str, made: Callable[[np.random.Generator], np.ndarray]
-) -> None:
+def test_how_often_a_history_has_a_false_step(name, made):
     ((told,),) = cells("records.md", name)
     # 400 histories at a time
     found = random_histories.share_called(made(np.random.default_rng(5)))
@@ -106,7 +101,7 @@ def test_how_often_a_history_has_a_false_step(
 
 
 @pytest.mark.parametrize(("compute", "rate"), [("fp32", "0.001, 0.003"), ("bf16", "0.003")])
-def test_how_often_losses_are_judged_wrongly(compute: str, rate: str) -> None:
+def test_how_often_losses_are_judged_wrongly(compute, rate):
     from honest_losses import row
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,5 @@
 """Runs where the system gives little: descriptors, processes, shared memory, and permissions of new files."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from support.fault_table import Drill
 from support.runs import MODELS, QUICK
 
 pytestmark = pytest.mark.deep
@@ -40,14 +37,14 @@ def run_under(shell: str, folder: Path, **variables: str) -> tuple[int, dict[str
 
 
 @pytest.mark.drill("64 open files a process")
-def test_few_descriptors_are_enough(tmp_path: Path, drill: Drill) -> None:
+def test_few_descriptors_are_enough(tmp_path, drill):
     code, case = run_under("ulimit -n 64", tmp_path)
     drill.seen(case["status"])
     assert (code, case["status"]) == (0, "measured")
 
 
 @pytest.mark.drill("20 open files a process")
-def test_too_few_descriptors_are_named(tmp_path: Path, drill: Drill) -> None:
+def test_too_few_descriptors_are_named(tmp_path, drill):
     code, case = run_under("ulimit -n 20", tmp_path)
     drill.seen(case["reason"])
     assert code == 1
@@ -64,7 +61,7 @@ def cell() -> Iterator[Path]:
 
 
 @pytest.mark.drill("no more than 10 tasks in a cgroup")
-def test_too_few_processes_are_named(tmp_path: Path, cell: Path, drill: Drill) -> None:
+def test_too_few_processes_are_named(tmp_path, cell, drill):
     (cell / "pids.max").write_text("10")
     code, case = run_under(f"echo $$ > {cell}/cgroup.procs", tmp_path)
     drill.seen(case["reason"])
@@ -73,7 +70,7 @@ def test_too_few_processes_are_named(tmp_path: Path, cell: Path, drill: Drill) -
 
 
 @pytest.mark.drill("/dev/shm of 4 KiB")
-def test_a_small_shared_memory_is_enough(tmp_path: Path, drill: Drill) -> None:
+def test_a_small_shared_memory_is_enough(tmp_path, drill):
     own = 'exec unshare --mount sh -c \'mount -t tmpfs -o size=4k none /dev/shm && exec "$@"\' sh "$@" #'
     code, case = run_under(own, tmp_path)
     drill.seen(case["status"])
@@ -81,7 +78,7 @@ def test_a_small_shared_memory_is_enough(tmp_path: Path, drill: Drill) -> None:
 
 
 @pytest.mark.drill("HOME unset, umask 077, and a cold cache with blanks and é in its name")
-def test_what_is_written_is_for_its_owner_where_the_umask_says_so(tmp_path: Path, drill: Drill) -> None:
+def test_what_is_written_is_for_its_owner_where_the_umask_says_so(tmp_path, drill):
     cache = tmp_path / "a cache, é"
     code, case = run_under("unset HOME && umask 077", tmp_path, DISTBENCH_CACHE=str(cache))
     drill.seen(case["status"])

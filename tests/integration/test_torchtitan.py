@@ -1,7 +1,5 @@
 """What torchtitan's own parsers make of the configuration that adopt writes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -72,7 +70,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
 
 
 @pytest.mark.deep
-def test_version_0_3_reads_its_python_file(tmp_path: Path) -> None:
+def test_version_0_3_reads_its_python_file(tmp_path):
     titan = torchtitan(tmp_path / "titan", "0.3.0")
     cases = written("torchtitan", tmp_path)
     arguments = [[f"--module={name}.torchtitan_config", "--config=measured"] for name in cases]
@@ -86,7 +84,7 @@ def test_version_0_3_reads_its_python_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_version_0_2_reads_its_toml_file(tmp_path: Path) -> None:
+def test_version_0_2_reads_its_toml_file(tmp_path):
     titan = torchtitan(tmp_path / "titan", "0.2.2")
     cases = written("torchtitan-toml", tmp_path)
     arguments = [[f"--job.config_file={name}/torchtitan.toml"] for name in cases]

@@ -1,12 +1,8 @@
 """Modules of one's own, split inside and between their layers by plans in the suite."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +10,7 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads.user import UserModel
-from support.runs import MODELS, Finished, call_outside
+from support.runs import MODELS, call_outside
 from support.theory_checks import against_theory
 
 TENSOR = {
@@ -72,9 +68,7 @@ ALL: list[Any] = [
         pytest.param(ALL, "bf16", marks=pytest.mark.deep),
     ],
 )
-def test_a_module_that_plans_split_is_the_same_training(
-    run_suite: Callable[..., Finished], strategies: list[Any], precision: str
-) -> None:
+def test_a_module_that_plans_split_is_the_same_training(run_suite, strategies, precision):
     done = run_suite(suite_of(strategies, precision))
     assert done.code == 0, done.errors
     assert len(done.verdicts) == len(strategies)
@@ -84,7 +78,7 @@ def test_a_module_that_plans_split_is_the_same_training(
     assert not any(unexplained.values()), unexplained
 
 
-def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite: Callable[..., Finished]) -> None:
+def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite):
     plan = {"embedding": [["ids"], ["x"]], "layers": [["x"], ["x"]], "head": [["x"], ["logits"]]}
     own = {"user": {"model": "small:Tuned", "length": 32, "pp_plan": plan}}
     text = SUITE.replace("check: {steps: 3}\n", "") + "precision: fp16\nstrategies: [pp]\n"
@@ -96,7 +90,7 @@ def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite: Callable[...,
 
 
 @pytest.fixture(autouse=True)
-def models(monkeypatch: pytest.MonkeyPatch) -> None:
+def models(monkeypatch):
     """Have the models of the tests found here, and by the process that lists their modules without torch."""
     monkeypatch.syspath_prepend(MODELS)
     monkeypatch.setenv("PYTHONPATH", str(MODELS), prepend=os.pathsep)
@@ -125,7 +119,7 @@ def without(plan: dict[str, Any], name: str) -> dict[str, Any]:
         ({**TENSOR, "norm": "rowwise"}, "norm is rowwise in its plan, but is not a plain linear layer"),
     ],
 )
-def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str, str], why: str) -> None:
+def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan, why):
     splits = made(tp_plan=plan).tensor_splits()
     assert splits is not None
     assert splits.unsupported_reason == why
@@ -155,15 +149,13 @@ def test_a_tensor_plan_that_leaves_something_open_splits_nothing(plan: dict[str,
         ),
     ],
 )
-def test_a_module_of_which_no_stages_can_be_made_is_refused(
-    model: str, plan: dict[str, Any], why: str
-) -> None:
+def test_a_module_of_which_no_stages_can_be_made_is_refused(model, plan, why):
     stages = made(model, pp_plan=plan).pipeline_stages()
     assert stages is not None
     assert stages.unsupported_reason == why
 
 
-def test_numbers_of_plans_are_those_of_the_module() -> None:
+def test_numbers_of_plans_are_those_of_the_module():
     splits, stages = made().tensor_splits(), made().pipeline_stages()
     assert splits is not None
     assert stages is not None
@@ -181,7 +173,7 @@ def test_numbers_of_plans_are_those_of_the_module() -> None:
     assert (stages.activation_shape, stages.tied_names) == ((32, 32), {"head.weight": "tokens.weight"})
 
 
-def test_stages_one_after_the_other_are_the_module() -> None:
+def test_stages_one_after_the_other_are_the_module():
     import torch
 
     one = made()
@@ -224,7 +216,7 @@ def test_stages_one_after_the_other_are_the_module() -> None:
         ),
     ],
 )
-def test_a_plan_of_modules_that_are_not_there_is_refused(plans: dict[str, Any], why: str) -> None:
+def test_a_plan_of_modules_that_are_not_there_is_refused(plans, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         made(**plans).module()
 
@@ -244,7 +236,7 @@ def test_a_plan_of_modules_that_are_not_there_is_refused(plans: dict[str, Any], 
         ),
     ],
 )
-def test_a_mistake_in_a_plan_is_told_with_its_place(tmp_path: Path, plans: dict[str, Any], why: str) -> None:
+def test_a_mistake_in_a_plan_is_told_with_its_place(tmp_path, plans, why):
     suite = tmp_path / "suite.yaml"
     suite.write_text(f"{SUITE}workload: {json.dumps(workload('Decoder', **plans))}\nstrategies: [ddp]\n")
     done = call_outside("plan", str(suite))

@@ -1,7 +1,5 @@
 """Initial weights: the same numbers in every module that loads them, sharded or not."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os
@@ -85,7 +83,7 @@ def tensors(module: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own(tmp_path, monkeypatch) -> str:
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -93,7 +91,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_exact_weights_are_those_that_the_constructor_draws_from_the_seed(name: str, tmp_path: Path) -> None:
+def test_exact_weights_are_those_that_the_constructor_draws_from_the_seed(name, tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -107,7 +105,7 @@ def test_exact_weights_are_those_that_the_constructor_draws_from_the_seed(name: 
         assert torch.equal(loaded[key], tensor), key
 
 
-def test_the_same_seed_gives_the_same_file_and_another_seed_another(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_file_and_another_seed_another(tmp_path):
     from distbench.workloads import weights
 
     files = [tmp_path / name for name in ("first", "again", "other")]
@@ -118,7 +116,7 @@ def test_the_same_seed_gives_the_same_file_and_another_seed_another(tmp_path: Pa
     assert sorted(tmp_path.iterdir()) == sorted(files), "nothing is left beside them"
 
 
-def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loaded(tmp_path: Path) -> None:
+def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loaded(tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -132,7 +130,7 @@ def test_a_shared_parameter_stands_in_the_file_once_and_is_shared_again_when_loa
 
 
 @pytest.fixture
-def many(own: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def many(own, tmp_path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors of ``Many`` as they are loaded, and as its constructor draws them."""
     import torch
 
@@ -144,9 +142,7 @@ def many(own: str, tmp_path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["uniform", "cut", "kaiming", "scaled", "ones"])
-def test_a_parameter_is_drawn_from_the_distribution_of_its_constructor(
-    name: str, many: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
+def test_a_parameter_is_drawn_from_the_distribution_of_its_constructor(name, many):
     drawn, own = (tensors[name].detach().flatten() for tensors in many)
     spread = float(own.std())
     assert float((drawn.sort().values - own.sort().values).abs().mean()) <= 0.02 * spread
@@ -154,18 +150,14 @@ def test_a_parameter_is_drawn_from_the_distribution_of_its_constructor(
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("uniform", -0.2, 0.6), ("cut", -0.1, 0.2)])
-def test_no_draw_is_outside_of_what_its_distribution_is_cut_to(
-    name: str, low: float, high: float, many: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
+def test_no_draw_is_outside_of_what_its_distribution_is_cut_to(name, low, high, many):
     drawn, _ = many
     assert float(drawn[name].min()) == pytest.approx(low, abs=1e-3)
     assert float(drawn[name].max()) == pytest.approx(high, abs=1e-3)
     assert low <= drawn[name].min() < drawn[name].max() <= high
 
 
-def test_what_is_no_draw_of_each_element_alone_is_kept_as_the_constructor_leaves_it(
-    many: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
+def test_what_is_no_draw_of_each_element_alone_is_kept_as_the_constructor_leaves_it(many):
     import torch
 
     drawn, own = many
@@ -180,7 +172,7 @@ def test_what_is_no_draw_of_each_element_alone_is_kept_as_the_constructor_leaves
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (5, 47), (16, 64), (1000, 300_000), (262_143, 262_145)])
-def test_any_part_of_a_tensor_is_drawn_without_the_rest(start: int, stop: int, tmp_path: Path) -> None:
+def test_any_part_of_a_tensor_is_drawn_without_the_rest(start, stop, tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -192,7 +184,7 @@ def test_any_part_of_a_tensor_is_drawn_without_the_rest(start: int, stop: int, t
         assert torch.equal(part, initial.tensor("2.weight").flatten()[start:stop])
 
 
-def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path: Path) -> None:
+def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path):
     from distbench.workloads import weights
 
     drawn = weights.read_tensors(saved(workload("tied"), tmp_path))["blocks.1.ffn.up.weight"]
@@ -200,7 +192,7 @@ def test_what_is_drawn_for_a_seed_a_name_and_a_place_never_changes(tmp_path: Pat
     assert [value.hex() for value in drawn.flatten()[-3:].tolist()] == frozen
 
 
-def test_no_two_tensors_are_drawn_alike(tmp_path: Path) -> None:
+def test_no_two_tensors_are_drawn_alike(tmp_path):
     from distbench.workloads import weights
 
     drawn = [
@@ -210,7 +202,7 @@ def test_no_two_tensors_are_drawn_alike(tmp_path: Path) -> None:
     assert len({float(value) for value in first}) == len(first)
 
 
-def test_the_file_does_not_grow_with_the_model(tmp_path: Path) -> None:
+def test_the_file_does_not_grow_with_the_model(tmp_path):
     from distbench.workloads import weights
 
     one = registry.create_plugin("workloads", PluginChoice("transformer", {"preset": "8b"}))
@@ -222,7 +214,7 @@ def test_the_file_does_not_grow_with_the_model(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["drawn", "stored"])
-def moved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+def moved(request, tmp_path) -> tuple[Path, Path]:
     """A file of initial weights that bf16 can say, and one by which they are moved."""
     from distbench.workloads import weights
 
@@ -231,9 +223,7 @@ def moved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
     return file, tmp_path / "moved"
 
 
-def test_each_weight_is_moved_by_an_ulp_and_one_in_twelve_by_one_of_the_compute_dtype(
-    moved: tuple[Path, Path],
-) -> None:
+def test_each_weight_is_moved_by_an_ulp_and_one_in_twelve_by_one_of_the_compute_dtype(moved):
     import torch
 
     from distbench.workloads import weights
@@ -249,7 +239,7 @@ def test_each_weight_is_moved_by_an_ulp_and_one_in_twelve_by_one_of_the_compute_
     assert float(far.double().mean()) == pytest.approx(1 / 12, abs=0.03)
 
 
-def test_any_part_of_a_tensor_is_moved_without_the_rest(moved: tuple[Path, Path]) -> None:
+def test_any_part_of_a_tensor_is_moved_without_the_rest(moved):
     import torch
 
     from distbench.workloads import weights
@@ -262,7 +252,7 @@ def test_any_part_of_a_tensor_is_moved_without_the_rest(moved: tuple[Path, Path]
     assert file.stat().st_size < 1 << 10
 
 
-def test_another_number_moves_otherwise_and_buffers_and_whole_numbers_stay(own: str, tmp_path: Path) -> None:
+def test_another_number_moves_otherwise_and_buffers_and_whole_numbers_stay(own, tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -279,7 +269,7 @@ def test_another_number_moves_otherwise_and_buffers_and_whole_numbers_stay(own: 
         assert torch.equal(first[name], before[name]), name
 
 
-def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:
+def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -289,7 +279,7 @@ def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path: Path) -> None:
         assert torch.equal(tensor, tensor.bfloat16().float())
 
 
-def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own: str, tmp_path: Path) -> None:
+def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own, tmp_path):
     import torch
 
     from distbench.workloads import weights
@@ -301,13 +291,13 @@ def test_buffers_views_and_whole_numbers_of_a_user_module_are_kept(own: str, tmp
     assert module.frozen.tolist() == [0, 1, 2]
 
 
-def test_names_that_only_wrappers_would_tell_apart_are_refused(own: str, tmp_path: Path) -> None:
+def test_names_that_only_wrappers_would_tell_apart_are_refused(own, tmp_path):
     one = registry.create_plugin("workloads", PluginChoice("user", {"model": f"{own}:Twice"}))
     with pytest.raises(ValueError, match="same name weight"):
         saved(one, tmp_path)
 
 
-def test_weights_of_another_module_are_refused_with_the_names(tmp_path: Path) -> None:
+def test_weights_of_another_module_are_refused_with_the_names(tmp_path):
     from distbench.workloads import weights
 
     file = saved(workload("untied"), tmp_path)
@@ -315,7 +305,7 @@ def test_weights_of_another_module_are_refused_with_the_names(tmp_path: Path) ->
         weights.load_into(workload("tied").module(), file)
 
 
-def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path: Path) -> None:
+def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path):
     from distbench.workloads import weights
 
     file = saved(workload("mlp"), tmp_path)
@@ -337,14 +327,14 @@ def test_weights_of_other_shapes_are_refused_with_the_shapes(tmp_path: Path) -> 
         ("blocks.0.module.weight", "blocks.0.module.weight"),
     ],
 )
-def test_a_plain_name_has_no_wrapper_in_it(wrapped: str, plain: str) -> None:
+def test_a_plain_name_has_no_wrapper_in_it(wrapped, plain):
     from distbench.workloads import weights
 
     assert weights.plain_name(wrapped) == plain
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sharded(tmp_path_factory) -> Path:
     """Return the folder where two ranks of FSDP2 have loaded, and gathered again, each module."""
     folder = tmp_path_factory.mktemp("sharded")
     for name in CHOICES:
@@ -360,7 +350,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_the_shards_that_two_ranks_load_make_the_whole(name: str, sharded: Path) -> None:
+def test_the_shards_that_two_ranks_load_make_the_whole(name, sharded):
     import torch
 
     from distbench.workloads import weights

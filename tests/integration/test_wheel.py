@@ -1,7 +1,5 @@
 """The package as it is installed, away from its checkout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.deep
-def test_what_a_wheel_installs_reads_a_run_and_trains(tmp_path: Path) -> None:
+def test_what_a_wheel_installs_reads_a_run_and_trains(tmp_path):
     wheels, suite = tmp_path / "wheels", tmp_path / "suite.yaml"
     pip = [sys.executable, "-m", "pip"]
     subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(wheels), str(ROOT)], check=True)

@@ -1,12 +1,9 @@
 """Workloads: what they say by formula is what their module is and does; impossible options have a name."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,7 @@ from support.small_workloads import SMALL, small, workload
 
 
 @pytest.fixture(autouse=True)
-def models_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models_on_the_path(monkeypatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(MODELS))
     yield
     sys.modules.pop("small", None)
@@ -39,7 +36,7 @@ def random_batch(one: Workload, rows: int = 3) -> Any:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_fresh_module_guesses_and_learns(name: str) -> None:
+def test_a_fresh_module_guesses_and_learns(name):
     import torch
 
     torch.manual_seed(0)
@@ -59,7 +56,7 @@ def test_a_fresh_module_guesses_and_learns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_layers_are_modules_within_the_module_and_no_two_share_a_parameter(name: str) -> None:
+def test_the_layers_are_modules_within_the_module_and_no_two_share_a_parameter(name):
     one = small(name)
     module = one.module()
     layers = one.layers(module)
@@ -70,14 +67,14 @@ def test_the_layers_are_modules_within_the_module_and_no_two_share_a_parameter(n
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_nothing_is_drawn_in_forward(name: str) -> None:
+def test_nothing_is_drawn_in_forward(name):
     one = small(name)
     module, batch = one.module().train(), random_batch(one)
     assert float(one.loss(module, batch).detach()) == float(one.loss(module, batch).detach())
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if registry.load_plugin("workloads", name).on_meta])
-def test_a_module_that_says_so_is_built_without_memory(name: str) -> None:
+def test_a_module_that_says_so_is_built_without_memory(name):
     import torch
 
     with torch.device("meta"):
@@ -95,7 +92,7 @@ def test_a_module_that_says_so_is_built_without_memory(name: str) -> None:
         ("mlp", {"in_features": 784, "depth": 1, "hidden": 7, "classes": 3}),
     ],
 )
-def test_the_formula_counts_the_parameters_that_the_module_has(name: str, options: dict[str, Any]) -> None:
+def test_the_formula_counts_the_parameters_that_the_module_has(name, options):
     import torch
 
     one = workload(name, **options)
@@ -105,7 +102,7 @@ def test_the_formula_counts_the_parameters_that_the_module_has(name: str, option
 
 
 @pytest.mark.parametrize("name", ["transformer", "huggingface"])
-def test_no_token_sees_a_later_one(name: str) -> None:
+def test_no_token_sees_a_later_one(name):
     import torch
 
     one = small(name)
@@ -119,7 +116,7 @@ def test_no_token_sees_a_later_one(name: str) -> None:
     assert not torch.equal(before[:, 50:], after[:, 50:])
 
 
-def test_a_position_outside_of_the_window_is_not_seen_and_has_no_gradient() -> None:
+def test_a_position_outside_of_the_window_is_not_seen_and_has_no_gradient():
 
     one = workload("transformer", depth=1, seq_len=12, attention="sliding_window", window=4)
     module, ids = one.module(), random_batch(one)["input_ids"]
@@ -133,7 +130,7 @@ def test_a_position_outside_of_the_window_is_not_seen_and_has_no_gradient() -> N
 
 
 @pytest.mark.parametrize("window", [128, 200])
-def test_a_window_as_wide_as_the_row_is_full_attention(window: int) -> None:
+def test_a_window_as_wide_as_the_row_is_full_attention(window):
     import torch
 
     full, wide = workload("transformer"), workload("transformer", attention="sliding_window", window=window)
@@ -168,7 +165,7 @@ def llama_name(name: str) -> str:
     return "model.lm_head.weight" if name == "head.weight" else f"model.model.{renamed}"
 
 
-def test_the_decoder_computes_what_transformers_computes_for_a_llama() -> None:
+def test_the_decoder_computes_what_transformers_computes_for_a_llama():
     import torch
 
     config = {**SMALL["huggingface"]["config"], "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
@@ -182,13 +179,13 @@ def test_the_decoder_computes_what_transformers_computes_for_a_llama() -> None:
         torch.testing.assert_close(module(ids), theirs(ids), atol=1e-5, rtol=1e-4)
 
 
-def test_a_tied_head_is_the_embedding_and_an_untied_one_is_not() -> None:
+def test_a_tied_head_is_the_embedding_and_an_untied_one_is_not():
     tied, untied = workload("transformer").module(), workload("transformer", tied=False).module()
     assert tied.head.weight is tied.embedding.weight
     assert untied.head.weight is not untied.embedding.weight
 
 
-def test_the_residual_projections_are_drawn_smaller() -> None:
+def test_the_residual_projections_are_drawn_smaller():
     import torch
 
     torch.manual_seed(0)
@@ -197,18 +194,18 @@ def test_the_residual_projections_are_drawn_smaller() -> None:
     assert float(block.ffn.down.weight.std().detach()) == pytest.approx(0.02 / math.sqrt(8), rel=0.05)
 
 
-def test_an_unknown_architecture_gets_the_nearest_names() -> None:
+def test_an_unknown_architecture_gets_the_nearest_names():
     problem = str(workload("huggingface", model_type="lama").problem())
     assert "model_type = 'lama'" in problem
     assert "llama" in problem
 
 
-def test_a_key_that_the_configuration_lacks_is_refused() -> None:
+def test_a_key_that_the_configuration_lacks_is_refused():
     with pytest.raises(ValueError, match=r"config: llama has no num_layer;.*num_hidden_layers"):
         workload("huggingface", model_type="llama", config={"num_layer": 2}).module()
 
 
-def test_a_huggingface_model_without_dropout_keeps_what_config_asks_for() -> None:
+def test_a_huggingface_model_without_dropout_keeps_what_config_asks_for():
     config = {"n_embd": 32, "n_layer": 1, "n_head": 2}
     off = workload("huggingface", model_type="gpt2", config=config).module().model.config
     on = (
@@ -218,7 +215,7 @@ def test_a_huggingface_model_without_dropout_keeps_what_config_asks_for() -> Non
     assert (on.attn_pdrop, on.resid_pdrop) == (0.5, 0.0)
 
 
-def test_a_huggingface_model_without_a_list_of_layers_says_what_to_do() -> None:
+def test_a_huggingface_model_without_a_list_of_layers_says_what_to_do():
     from torch import nn
 
     one = small("huggingface")
@@ -238,9 +235,7 @@ def test_a_huggingface_model_without_a_list_of_layers_says_what_to_do() -> None:
         ({"model": "small:Translator", "kind": "pairs", "length": 32, "target_length": 9}, "text", 2),
     ],
 )
-def test_a_user_model_of_every_kind_trains_on_data_that_come_with_distbench(
-    options: dict[str, Any], data: str, inputs: int
-) -> None:
+def test_a_user_model_of_every_kind_trains_on_data_that_come_with_distbench(options, data, inputs):
     import torch
 
     torch.manual_seed(0)
@@ -282,7 +277,7 @@ number = 7
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def own(tmp_path, monkeypatch) -> Iterator[str]:
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -293,14 +288,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 FEATURES: dict[str, Any] = {"kind": "features", "length": 4, "classes": 3}
 
 
-def test_a_user_model_of_features_has_cross_entropy_unless_it_brings_its_own_loss(own: str) -> None:
+def test_a_user_model_of_features_has_cross_entropy_unless_it_brings_its_own_loss(own):
     plain = workload("user", model=f"{own}:make", **FEATURES)
     with_loss = workload("user", model=f"{own}:make", loss_function=f"{own}:loss", **FEATURES)
     module, batch = plain.module(), random_batch(plain)
     assert float(with_loss.loss(module, batch).detach()) != float(plain.loss(module, batch).detach())
 
 
-def test_the_layers_of_a_user_model_are_of_the_classes_that_it_names(own: str) -> None:
+def test_the_layers_of_a_user_model_are_of_the_classes_that_it_names(own):
     one = workload("user", model=f"{own}:make", layer_classes=["Block"], **FEATURES)
     assert len(one.layers(one.module())) == 2
     absent = workload("user", model=f"{own}:make", layer_classes=["Layer"], **FEATURES)
@@ -320,7 +315,7 @@ def test_the_layers_of_a_user_model_are_of_the_classes_that_it_names(own: str) -
         ("small:RANK", "model = 'small:RANK' is a int; it must be callable"),
     ],
 )
-def test_a_callable_that_gives_no_module_is_named(model: str, told: str) -> None:
+def test_a_callable_that_gives_no_module_is_named(model, told):
     with pytest.raises(ValueError) as caught:
         workload("user", model=model).module()
     assert told in str(caught.value)
@@ -333,13 +328,13 @@ def test_a_callable_that_gives_no_module_is_named(model: str, told: str) -> None
         ({"model": "make", "loss_function": "vector"}, r"returned shape \(3, 3\); it must return a scalar"),
     ],
 )
-def test_a_loss_that_cannot_be_is_named(own: str, options: dict[str, str], told: str) -> None:
+def test_a_loss_that_cannot_be_is_named(own, options, told):
     one = workload("user", **{key: f"{own}:{name}" for key, name in options.items()}, **FEATURES)
     with pytest.raises(ValueError, match=told):
         one.loss(one.module(), random_batch(one))
 
 
-def test_heads_that_are_repeated_attend_as_grouped_ones_do() -> None:
+def test_heads_that_are_repeated_attend_as_grouped_ones_do():
     import torch
 
     from distbench.workloads._attention import repeat_kv

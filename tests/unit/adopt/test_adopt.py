@@ -1,7 +1,5 @@
 """From pick to use: a measured case as others configure it, and the same losses from what was written."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import dataclasses
@@ -22,7 +20,7 @@ from ruamel.yaml import YAML
 from distbench.adopt import FORMATS, ExportedCase, ExportedFiles, export_case, supported_formats
 from distbench.adopt.torchtitan_toml import scale_to_torchtitan
 from distbench.analysis.losses.case_losses import mean_losses
-from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.record import Record
 from distbench.record.run_folder import Run
@@ -57,13 +55,13 @@ SAID = [
 ]
 
 
-def test_every_case_can_be_said_in_some_format_and_every_format_can_say_some_case() -> None:
+def test_every_case_can_be_said_in_some_format_and_every_format_can_say_some_case():
     assert {name for name, _ in SAID} == set(ALL)
     assert {format_ for _, format_ in SAID} == set(FORMATS)
 
 
 @pytest.mark.parametrize(("name", "format_"), SAID)
-def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: str, format_: str) -> None:
+def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name, format_):
     one = ALL[name]
     text = everything(export_case(format_, one, LIVE | SHARDED))
     wanted = ["0.00321", "0.0453", "98765", str(one.batch.micro_batch_size), "OMP_NUM_THREADS=1"]
@@ -88,7 +86,7 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name: s
 
 
 @pytest.mark.parametrize(("name", "format_"), SAID)
-def test_what_is_written_parses(name: str, format_: str) -> None:
+def test_what_is_written_parses(name, format_):
     for file, text in export_case(format_, ALL[name], LIVE | SHARDED).files.items():
         match Path(file).suffix:
             case ".py":
@@ -119,7 +117,7 @@ def names_in(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_case_that_a_format_cannot_say_is_refused_with_those_that_can(format_: str) -> None:
+def test_a_case_that_a_format_cannot_say_is_refused_with_those_that_can(format_):
     for name, each in ALL.items():
         if (name, format_) in SAID:
             continue
@@ -136,7 +134,7 @@ def mesh_of(adopted: ExportedFiles) -> dict[str, Any]:
     return {key: value for key, value in found["parallelism"].items() if str(value) not in ("1", "default")}
 
 
-def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
+def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages():
     assert mesh_of(export_case("torchtitan-toml", ALL["cp"], {})) == {
         "data_parallel_shard_degree": 2,
         "context_parallel_degree": 2,
@@ -155,7 +153,7 @@ def test_torchtitan_is_told_the_mesh_the_schedule_and_the_stages() -> None:
     }
 
 
-def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_them() -> None:
+def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_them():
     adopted = export_case("torchtitan-toml", ALL["pp"], {"layers_of_stages": [3, 1]})
     assert mesh_of(adopted)["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0", "layers.1", "layers.2"],
@@ -166,7 +164,7 @@ def test_stages_that_no_rule_of_torchtitan_gives_are_listed_as_the_engine_made_t
     assert "STAGES = [range(0, 3), range(3, 4)]" in script
 
 
-def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -> None:
+def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case():
     one, tokens = ALL["pp"], 12 * 128
     found = tomllib.loads((adopted := export_case("torchtitan-toml", one, {})).files["torchtitan.toml"])
     assert found["optimizer"]["eps"] == pytest.approx(3e-7 * tokens, rel=1e-12)
@@ -183,7 +181,7 @@ def test_torchtitans_sums_of_a_pipeline_are_clipped_as_the_means_of_the_case() -
     assert [each for each in adopted.differences if "max_norm, eps and weight_decay are the case's" in each]
 
 
-def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_once() -> None:
+def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_once():
     def settings(one: Case) -> tuple[float, float, float, list[str]]:
         found = tomllib.loads((adopted := export_case("torchtitan-toml", one, {})).files["torchtitan.toml"])
         told = [each for each in adopted.differences if "ranks once more" in each]
@@ -222,26 +220,24 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
         ("ep", {}, "ranks that replicate all other parameters"),
     ],
 )
-def test_what_torchtitan_would_do_otherwise_is_refused(
-    strategy: str, changes: dict[str, Any], reason: str
-) -> None:
+def test_what_torchtitan_would_do_otherwise_is_refused(strategy, changes, reason):
     with pytest.raises(UsageError, match=re.escape(reason)):
         export_case("torchtitan-toml", of(strategy, 4, batch=Batch(24, 4, 3), **changes), {})
 
 
 @pytest.mark.parametrize("format_", ["accelerate", "transformers"])
-def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_: str) -> None:
+def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_):
     with pytest.raises(UsageError, match=r"on CPUs .* DDP; .*--as torch$"):
         export_case(format_, of("fsdp", device="cpu"), {})
 
 
-def test_a_loss_that_is_a_sum_and_a_count_is_in_no_format() -> None:
+def test_a_loss_that_is_a_sum_and_a_count_is_in_no_format():
     mean = {"loss_mean": "over the count of the global batch"}
     assert supported_formats(ExportedCase.of(ALL["ddp"], {}))
     assert supported_formats(ExportedCase.of(ALL["ddp"], mean)) == []
 
 
-def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> None:
+def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each():
     scaled = PrecisionConfig("fp16", "fp32", "fp32", "fp32", 64.0)
     one = of("pp", 2, "cpu", batch=Batch(12, 4, 3), precision=scaled)
     assert supported_formats(ExportedCase.of(one, {})) == []
@@ -262,14 +258,14 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each() -> N
         assert ("--as deepspeed or accelerate or transformers: " in told) == (format_ in reasons)
 
 
-def test_what_no_format_can_say_is_said_once() -> None:
+def test_what_no_format_can_say_is_said_once():
     updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
     for format_ in FORMATS:
         with pytest.raises(UsageError, match=r"^--as [\w-]+: no format can .*\(optimizer_in_backward\)$"):
             export_case(format_, updated, {})
 
 
-def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
+def test_no_skeleton_deals_other_rows_to_ranks_that_share_them():
     with pytest.raises(
         UsageError, match=r"^--skeleton: .*AutoTP needs the same on .* layer; remove the option"
     ):
@@ -277,7 +273,7 @@ def test_no_skeleton_deals_other_rows_to_ranks_that_share_them() -> None:
     assert "train.py" in export_case("torch", ALL["zero2"], LIVE, with_script=True).files
 
 
-def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
+def test_ranks_are_counted_and_only_a_users_script_is_called_so():
     titan, script = (export_case(each, ALL["pp"], {}) for each in ("torchtitan-toml", "torch"))
     assert "accumulation steps x 1 data-parallel rank\n" in everything(titan)
     assert "accumulation steps x 2 data-parallel ranks\n" in everything(export_case("torch", ALL["ddp"], {}))
@@ -286,7 +282,7 @@ def test_ranks_are_counted_and_only_a_users_script_is_called_so() -> None:
     assert "Weight decay applies to every parameter" in everything(titan)
 
 
-def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
+def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine():
     found = json.loads(
         export_case("deepspeed", of("zero", options={"stage": 3}), LIVE).files["ds_config.json"]
     )
@@ -300,7 +296,7 @@ def test_sizes_that_the_suite_left_open_are_those_of_the_live_engine() -> None:
     assert [each for each in untold.differences if "reduce_bucket_size" in each]
 
 
-def test_what_deepspeed_does_not_scale_in_stage_0_the_script_has_to() -> None:
+def test_what_deepspeed_does_not_scale_in_stage_0_the_script_has_to():
     scaled = [
         n
         for n, as_ in SAID
@@ -313,7 +309,7 @@ def zero_section(adopted: Any) -> dict[str, Any]:
     return json.loads(adopted.files["ds_config.json"])["zero_optimization"]
 
 
-def test_sizes_that_fit_the_measured_model_are_told_first_and_set_for_another() -> None:
+def test_sizes_that_fit_the_measured_model_are_told_first_and_set_for_another():
     stage3 = of("zero", options={"stage": 3, "prefetch_bucket_size": 77})
     here = export_case("deepspeed", stage3, {**LIVE, "parameters": 1_000_000})
     assert here.notes[0].startswith("reduce_bucket_size = 1,234, allgather_bucket_size = 2,345, ")
@@ -331,7 +327,7 @@ def test_sizes_that_fit_the_measured_model_are_told_first_and_set_for_another() 
 
 
 @pytest.mark.train
-def test_for_a_large_model_the_sizes_are_those_of_deepspeed() -> None:
+def test_for_a_large_model_the_sizes_are_those_of_deepspeed():
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     written = zero_section(export_case("deepspeed", of("zero", options={"stage": 3}), LIVE, parameters=1e12))
@@ -342,7 +338,7 @@ def test_for_a_large_model_the_sizes_are_those_of_deepspeed() -> None:
     assert [(key, written[key], theirs[key]) for key in sizes if written[key] != theirs[key]] == []
 
 
-def test_several_files_never_share_one_output(command: Command, tmp_path: Path) -> None:
+def test_several_files_never_share_one_output(command, tmp_path):
     run = stored(tmp_path, measured(of("zero")))
     code, output, errors = command("adopt", run, "zero", "--as", "accelerate")
     assert (code, output, "--into DIR" in errors) == (2, "", True)
@@ -353,7 +349,7 @@ def test_several_files_never_share_one_output(command: Command, tmp_path: Path) 
     assert (code, "--for-parameters = 'many': expected a number" in errors) == (2, True)
 
 
-def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
+def test_what_a_format_cannot_say_is_told_as_a_difference():
     def told(format_: str, name: str) -> str:
         return " ".join(export_case(format_, ALL[name], LIVE).differences)
 
@@ -366,7 +362,7 @@ def test_what_a_format_cannot_say_is_told_as_a_difference() -> None:
     assert told("torch", "ddp-bf16") == told("torch", "fsdp") == told("deepspeed", "zero2") == ""
 
 
-def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for() -> None:
+def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for():
     def wraps(each: Case, live: dict[str, Any]) -> Any:
         found = YAML(typ="safe").load(export_case("accelerate", each, live).files["accelerate.yaml"])
         return found["fsdp_config"].get("fsdp_transformer_layer_cls_to_wrap")
@@ -381,7 +377,7 @@ def test_layers_are_named_by_what_the_live_engine_wrapped_or_asked_for() -> None
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path) -> None:
+def test_hostile_names_stay_text(format_, command, tmp_path):
     strategy = {"deepspeed": "zero"}.get(format_, "fsdp")
     options = {"offload_parameters": "nvme", "nvme_path": HOSTILE} if strategy == "zero" else {}
     each = of(strategy, name=HOSTILE, options=options)
@@ -405,7 +401,7 @@ def test_hostile_names_stay_text(format_: str, command: Command, tmp_path: Path)
     assert not {"\x1b", "\u202e"} & set(output + errors)
 
 
-def test_stdout_is_the_file_and_stderr_what_json_cannot_hold(command: Command, tmp_path: Path) -> None:
+def test_stdout_is_the_file_and_stderr_what_json_cannot_hold(command, tmp_path):
     run = stored(tmp_path, measured(of("zero")), measured(of("ddp")))
     code, output, errors = command("adopt", run, "zero", "--as", "deepspeed")
     assert code == 0
@@ -419,7 +415,7 @@ def test_stdout_is_the_file_and_stderr_what_json_cannot_hold(command: Command, t
     assert set(json.loads(output)) == {"files", "launch", "notes", "differs", "warnings"}
 
 
-def test_files_are_written_into_a_folder_and_never_over_others(command: Command, tmp_path: Path) -> None:
+def test_files_are_written_into_a_folder_and_never_over_others(command, tmp_path):
     run, into = stored(tmp_path, measured(of("zero"))), tmp_path / "a b" / "mine"
     code, output, _ = command("adopt", run, "zero", "--as", "accelerate", "--into", str(into))
     names = ["accelerate.yaml", "adopted_accelerate.py", "ds_config.json"]
@@ -437,7 +433,7 @@ def test_files_are_written_into_a_folder_and_never_over_others(command: Command,
     assert (code, "not a folder" in errors) == (2, True)
 
 
-def test_bad_input_names_what_there_is(command: Command, tmp_path: Path) -> None:
+def test_bad_input_names_what_there_is(command, tmp_path):
     run = stored(tmp_path, measured(of("ddp")), measured(of("fsdp")), measured(of("fsdp", 4)))
     for arguments, told in (
         (
@@ -458,7 +454,7 @@ def test_bad_input_names_what_there_is(command: Command, tmp_path: Path) -> None
     assert command("adopt", run, of("ddp").id[:6], "--as", "torch")[0] == 0
 
 
-def test_the_start_of_a_name_is_enough_where_it_is_that_of_one_case(command: Command, tmp_path: Path) -> None:
+def test_the_start_of_a_name_is_enough_where_it_is_that_of_one_case(command, tmp_path):
     run = stored(tmp_path, measured(of("ddp")), measured(of("fsdp")), measured(of("fsdp", 4)))
     for start in ("dd", "ddp/ws2", "fsdp/ws4"):
         assert command("adopt", run, start, "--as", "torch")[0] == 0
@@ -466,9 +462,7 @@ def test_the_start_of_a_name_is_enough_where_it_is_that_of_one_case(command: Com
     assert (code, "CASE = 'fsdp/': matches more than one case: fsdp/ws2/mb4/fp32 (" in errors) == (2, True)
 
 
-def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_case_that_was_not_trained_or_is_another_training_is_refused(command, tmp_path):
     ddp, fsdp, zero = of("ddp"), of("fsdp"), of("zero")
     disturbed = dataclasses.replace(measured(of("single", 1)), degraded="the machine slept")
     run = stored(tmp_path, failed(ddp, "rank 1: it broke"), unsupported(fsdp, "no GPU"), disturbed)
@@ -484,9 +478,7 @@ def test_a_case_that_was_not_trained_or_is_another_training_is_refused(
     assert (code, "warning: zero/ws2/mb4/fp32: 1 of 2 trials failed" in errors) == (0, True)
 
 
-def test_another_training_than_its_reference_is_adopted_only_by_force(
-    command: Command, tmp_path: Path
-) -> None:
+def test_another_training_than_its_reference_is_adopted_only_by_force(command, tmp_path):
     bad = case("zero2", strategy=PluginChoice("zero", {"stage": 2}))
     run = stored(tmp_path, measured(case("single", 1)), measured(bad), reference(), differing(bad))
     code, _, errors = command("adopt", run, "zero2", "--as", "deepspeed")
@@ -496,7 +488,7 @@ def test_another_training_than_its_reference_is_adopted_only_by_force(
     assert "warning: zero2/ws2/mb4/fp32: not equivalent to its reference" in errors
 
 
-def test_other_work_than_its_reference_is_warned_of(command: Command, tmp_path: Path) -> None:
+def test_other_work_than_its_reference_is_warned_of(command, tmp_path):
     ddp, fsdp = of("ddp"), of("fsdp")
     told = {"dtypes": {"reduce": "fp32"}, "clip_grad_norm": 1.0}
     other = dataclasses.replace(measured(fsdp), effective={**told, "clip_grad_norm": None})
@@ -506,7 +498,7 @@ def test_other_work_than_its_reference_is_warned_of(command: Command, tmp_path: 
     assert "the same work" not in command("adopt", run, "ddp", "--as", "torch")[2]
 
 
-def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Command, tmp_path: Path) -> None:
+def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command, tmp_path):
     plugin, other = of("mine"), of("zero", options={"stage": 3, "no_such_option": 1})
     run = stored(tmp_path, measured(plugin), measured(other))
     assert "mine: plug-in strategies" in command("adopt", run, "mine", "--as", "torch")[2]
@@ -517,7 +509,7 @@ def test_a_strategy_of_a_plugin_or_of_another_version_is_refused(command: Comman
 
 @pytest.mark.train
 @pytest.mark.parametrize("name", [name for name, format_ in SAID if format_ == "deepspeed"])
-def test_deepspeed_loads_what_is_written_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deepspeed_loads_what_is_written_for_it(name, monkeypatch):
     from deepspeed.runtime.config import DeepSpeedConfig
 
     one = ALL[name]
@@ -534,7 +526,7 @@ def test_deepspeed_loads_what_is_written_for_it(name: str, monkeypatch: pytest.M
 
 @pytest.mark.train
 @pytest.mark.parametrize("name", [name for name, format_ in SAID if format_ == "accelerate"])
-def test_accelerate_loads_what_is_written_for_it(name: str, tmp_path: Path) -> None:
+def test_accelerate_loads_what_is_written_for_it(name, tmp_path):
     from accelerate.commands.config.config_args import load_config_from_file
 
     file = tmp_path / "accelerate.yaml"
@@ -560,7 +552,7 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.train
-def test_transformers_loads_what_is_written_for_it(tmp_path: Path) -> None:
+def test_transformers_loads_what_is_written_for_it(tmp_path):
     folders = [tmp_path / name for name in ("fsdp-late", "fsdp1", "zero3")]
     for folder in folders:
         folder.mkdir()
@@ -600,7 +592,7 @@ strategies: [ddp, fsdp, {zero: {stage: 2}}]
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+def trials(tmp_path_factory) -> dict[str, Record]:
     """Return the record of each case of a real run, by label."""
     done = run_in(tmp_path_factory.mktemp("adopt"), SUITE)
     assert done.code == 0, done.errors
@@ -618,14 +610,12 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
         pytest.param("ddp", "transformers", marks=pytest.mark.deep),
     ],
 )
-def test_training_from_what_is_written_gives_the_losses_of_the_case(
-    label: str, format_: str, trials: dict[str, Record], tmp_path: Path
-) -> None:
+def test_training_from_what_is_written_gives_the_losses_of_the_case(label, format_, trials, tmp_path):
     assert trained(trials[label], format_, tmp_path) == pytest.approx(mean_losses(trials[label]), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
-def constant(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+def constant(tmp_path_factory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run by label and precision; DeepSpeed's file has no schedule."""
     text = SUITE.replace("schedule: cosine, total_steps: 4", "schedule: constant")
     text = text.replace("fsdp, {zero: {stage: 2}}", "{zero: {stage: 3}}") + "precision: [fp32, bf16]\n"
@@ -648,19 +638,14 @@ def constant(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     ],
 )
 def test_training_with_shards_or_in_16_bits_gives_the_losses_of_the_case(
-    label: str,
-    format_: str,
-    precision: str,
-    deviation: float,
-    constant: dict[tuple[str, str], Record],
-    tmp_path: Path,
-) -> None:
+    label, format_, precision, deviation, constant, tmp_path
+):
     record = constant[label, precision]
     assert trained(record, format_, tmp_path) == pytest.approx(mean_losses(record), rel=deviation)
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+def cut(tmp_path_factory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run of layers that are cut, by label and precision."""
     text = SUITE.replace(
         "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
@@ -691,9 +676,7 @@ precision: [fp32, bf16]
         ("fsdp+tp2+sp+lp", "bf16"),
     ],
 )
-def test_training_with_cut_layers_gives_the_losses_of_the_case(
-    label: str, precision: str, cut: dict[tuple[str, str], Record], tmp_path: Path
-) -> None:
+def test_training_with_cut_layers_gives_the_losses_of_the_case(label, precision, cut, tmp_path):
     record = cut[label, precision]
     # in 16 bits 5e-6 was seen, far below their rounding
     most = 1e-6 if precision == "fp32" else 1e-4
@@ -701,7 +684,7 @@ def test_training_with_cut_layers_gives_the_losses_of_the_case(
 
 
 @pytest.fixture(scope="module")
-def piped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+def piped(tmp_path_factory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run of pipelines and DeepSpeed's AutoTP, by label and precision."""
     text = SUITE.replace(
         "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
@@ -723,8 +706,8 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Rec
     ],
 )
 def test_training_with_a_divided_model_gives_the_losses_of_the_case(
-    label: str, precision: str, format_: str, piped: dict[tuple[str, str], Record], tmp_path: Path
-) -> None:
+    label, precision, format_, piped, tmp_path
+):
     record = piped[label, precision]
     # 1.5e-4 was seen: the case began with weights rounded to 16 bits, as all of its run did
     most = 1e-6 if precision == "fp32" else 5e-4
@@ -732,7 +715,7 @@ def test_training_with_a_divided_model_gives_the_losses_of_the_case(
 
 
 @pytest.fixture(scope="module")
-def inside(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+def inside(tmp_path_factory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run of meshes inside pipelines, by label and precision."""
     text = SUITE.replace(
         "strategies: [ddp, fsdp, {zero: {stage: 2}}]",
@@ -761,8 +744,8 @@ precision: [fp32, bf16]
     ],
 )
 def test_training_with_a_mesh_inside_a_pipeline_gives_the_losses_of_the_case(
-    label: str, precision: str, inside: dict[tuple[str, str], Record], tmp_path: Path
-) -> None:
+    label, precision, inside, tmp_path
+):
     record = inside[label, precision]
     assert record.case.batch.gradient_accumulation_steps > 1
     most = 1e-6 if precision == "fp32" else 5e-4
@@ -779,7 +762,7 @@ def records_by_precision(suite: str, folder: Path) -> dict[tuple[str, str], Reco
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Record]:
+def others(tmp_path_factory) -> dict[tuple[str, str], Record]:
     """Return the records of a real run by label and optimizer: Muon with AdamW, and AdamW in 8 bits."""
     text = SUITE.replace("{lr: 0.01, betas", "{name: [muon, adamw8bit], lr: 0.01, betas")
     text = text.replace(", {zero: {stage: 2}}", "").replace("{step: 60}", "{step: 300}")
@@ -801,8 +784,8 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Re
     ],
 )
 def test_training_with_other_optimizers_gives_the_losses_of_the_case(
-    label: str, optimizer: str, format_: str, others: dict[tuple[str, str], Record], tmp_path: Path
-) -> None:
+    label, optimizer, format_, others, tmp_path
+):
     record = others[label, optimizer]
     assert trained(record, format_, tmp_path) == pytest.approx(mean_losses(record), rel=1e-6)
 
@@ -812,9 +795,7 @@ def test_training_with_other_optimizers_gives_the_losses_of_the_case(
     "label",
     ["ddp", pytest.param("fsdp", marks=pytest.mark.deep), pytest.param("zero2", marks=pytest.mark.deep)],
 )
-def test_the_script_that_is_written_on_request_trains_as_it_stands(
-    label: str, trials: dict[str, Record], tmp_path: Path
-) -> None:
+def test_the_script_that_is_written_on_request_trains_as_it_stands(label, trials, tmp_path):
     record = trials[label]
     adopted = export_case("torch", record.case, record.effective, with_script=True)
     lines = launched(adopted, tmp_path).splitlines()
@@ -825,7 +806,7 @@ def test_the_script_that_is_written_on_request_trains_as_it_stands(
 
 @pytest.mark.train
 @pytest.mark.deep
-def test_the_script_that_is_written_on_request_ends_each_time(tmp_path: Path) -> None:
+def test_the_script_that_is_written_on_request_ends_each_time(tmp_path):
     adopted = export_case("torch", of("ddp", device="cpu"), {}, with_script=True)
     assert [launched(adopted, tmp_path).count("update ") for _ in range(20)] == [10] * 20
 
@@ -880,9 +861,7 @@ def launched(adopted: ExportedFiles, folder: Path) -> str:
     ],
 )
 @pytest.mark.parametrize("format_", ["torch", "deepspeed", "accelerate", "transformers"])
-def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
-    optimizer: OptimizerConfig, classes: str, format_: str
-) -> None:
+def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(optimizer, classes, format_):
     with pytest.raises(
         UsageError, match=f"{re.escape(classes)}.*, which DeepSpeed's file can't name; pass it"
     ):
@@ -898,9 +877,7 @@ def test_an_optimizer_that_deepspeeds_file_cannot_name_is_said_to_be_so(
         ("accelerate", "fsdp", ("num_machines: 2", 'main_process_ip: "FIRST_NODE"')),
     ],
 )
-def test_a_case_of_several_nodes_is_launched_on_as_many(
-    format_: str, name: str, words: tuple[str, ...]
-) -> None:
+def test_a_case_of_several_nodes_is_launched_on_as_many(format_, name, words):
     adopted = export_case(format_, ALL[name], LIVE, nodes=2)
     assert [word for word in words if word not in everything(adopted)] == []
     assert adopted.notes[0].startswith("The case ran on 2 nodes: start the command on ")
@@ -910,9 +887,7 @@ def test_a_case_of_several_nodes_is_launched_on_as_many(
 
 @pytest.mark.parametrize("strategy", ["pp", "tp"])
 @pytest.mark.parametrize("workload", ["user", "mine"])
-def test_no_code_that_a_record_names_is_run_to_export_it(
-    strategy: str, workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_that_a_record_names_is_run_to_export_it(strategy, workload, tmp_path, monkeypatch):
     ran = tmp_path / "ran"
     (tmp_path / "hostile.py").write_text(f"open({str(ran)!r}, 'w')\\n")
     (tmp_path / "plugins" / "workloads").mkdir(parents=True)

@@ -1,7 +1,5 @@
 """Results of changed settings: whether each helped, on made-up records whose answer is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -49,7 +47,7 @@ def rounds(of: Case, speeds: list[float]) -> list[Record]:
     return [measured(of, speed, round_=number) for number, speed in enumerate(speeds)]
 
 
-def test_what_is_measurably_faster_helps_and_nothing_else() -> None:
+def test_what_is_measurably_faster_helps_and_nothing_else():
     found = results(
         *rounds(BASE, [1000, 1004, 998, 1001]),
         *rounds(FASTER, [1200, 1206, 1197, 1201]),
@@ -81,7 +79,7 @@ def test_what_is_measurably_faster_helps_and_nothing_else() -> None:
     ]
 
 
-def test_what_was_disturbed_or_measured_once_is_not_said_to_help() -> None:
+def test_what_was_disturbed_or_measured_once_is_not_said_to_help():
     noisy = [
         replace(each, degraded="others took 79% of the CPU") for each in rounds(FASTER, [1200, 1201, 1202])
     ]
@@ -93,7 +91,7 @@ def test_what_was_disturbed_or_measured_once_is_not_said_to_help() -> None:
     assert once.sentence.endswith("the noise is unknown, because no case was measured twice")
 
 
-def test_without_a_speed_of_the_case_itself_nothing_is_compared() -> None:
+def test_without_a_speed_of_the_case_itself_nothing_is_compared():
     found = results(failed(BASE, "rank 1 in time: RuntimeError: gone"), *rounds(FASTER, [1200, 1201]))
     result = found["compile: true"]
     assert (result.ratio, result.helped) == (None, None)

@@ -1,7 +1,5 @@
 """The wait for a fork server's imports: what counts, on a busy machine and on a quiet one."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -38,13 +36,13 @@ def server(folder: Path, imported: str) -> ForkServerClient:
 
 
 @pytest.mark.usefixtures("crowded_core")
-def test_time_in_which_other_processes_have_the_core_is_not_the_imports(tmp_path: Path) -> None:
+def test_time_in_which_other_processes_have_the_core_is_not_the_imports(tmp_path):
     # 1 s of CPU time takes about 5 s beside four others
     started = server(tmp_path, COMPUTES)
     assert started.alive
     started.close()
 
 
-def test_imports_that_wait_are_given_up_in_time(tmp_path: Path) -> None:
+def test_imports_that_wait_are_given_up_in_time(tmp_path):
     with pytest.raises(LaunchError, match=rf"was not ready within {LIMIT_S:g} s"):
         server(tmp_path, WAITS)

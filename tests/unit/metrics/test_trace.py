@@ -135,7 +135,7 @@ def test_on_a_gpu_the_parts_are_device_time_by_where_the_work_was_launched():
     }
 
 
-def test_on_a_cpu_nothing_that_is_idle_counts_to_a_part() -> None:
+def test_on_a_cpu_nothing_that_is_idle_counts_to_a_part():
     events = Events().mark("step", 0, 100).mark("forward", 0, 40).mark("backward", 40, 80)
     events.mark("optimizer", 85, 100)
     # Python between operations
@@ -154,9 +154,7 @@ def test_on_a_cpu_nothing_that_is_idle_counts_to_a_part() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100), st.sampled_from("cow")), max_size=12))
-def test_a_part_of_a_step_is_as_long_in_the_breakdown_as_in_the_timeline(
-    pieces: list[tuple[int, int, str]],
-) -> None:
+def test_a_part_of_a_step_is_as_long_in_the_breakdown_as_in_the_timeline(pieces):
     events = Events().mark("step", 0, 100).mark("data", 0, 5).mark("forward", 5, 35).mark("backward", 35, 85)
     events.mark("optimizer", 85, 95)
     for begin, end, kind in pieces:

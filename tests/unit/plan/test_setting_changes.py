@@ -1,13 +1,11 @@
 """A suite that measures a case beside its changed copies: the case stays itself, whatever suite it is of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from distbench.analysis.step_limits import COMPUTATION_ADVICE, LOSSES, Limit
+from distbench.analysis.step_limits import COMPUTATION_ADVICE, LOSSES
 from distbench.analysis.suggested_changes import suggested_changes
 from distbench.core.machine import Machine
 from distbench.plan import make_plan
@@ -36,7 +34,7 @@ def trials(strategy: str, *changes: tuple[str, object], sections: str = "") -> C
 
 
 @pytest.mark.parametrize("file", SUITES, ids=[file.stem for file in SUITES])
-def test_a_case_of_any_suite_is_the_same_case_in_the_suite_of_its_changes(file: Path) -> None:
+def test_a_case_of_any_suite_is_the_same_case_in_the_suite_of_its_changes(file):
     suite = load_suite(file)
     machine = replace(MACHINE, device="cuda") if suite.device == "cuda" else MACHINE
     cases = [item.case for item in make_plan(suite, machine).cases if item.problem is None]
@@ -48,7 +46,7 @@ def test_a_case_of_any_suite_is_the_same_case_in_the_suite_of_its_changes(file: 
         assert [each.seed for each in planned.values()] == [case.seed, 7]
 
 
-def test_options_of_the_strategy_and_other_settings_are_changed_one_at_a_time() -> None:
+def test_options_of_the_strategy_and_other_settings_are_changed_one_at_a_time():
     changes = [("ddp.bucket_cap_mb", 1.0), ("batch.micro_batch_size", 4), ("compile", True)]
     made = trials("ddp", *changes)
     assert not made.rejected
@@ -66,7 +64,7 @@ def test_options_of_the_strategy_and_other_settings_are_changed_one_at_a_time() 
     }
 
 
-def test_the_suite_keeps_its_machine_and_its_check_and_has_enough_trials() -> None:
+def test_the_suite_keeps_its_machine_and_its_check_and_has_enough_trials():
     made = trials("ddp", ("compile", True), sections="check: {steps: 2}\nlimits: {step: 7}\n")
     assert made.suite.measure.trials == 3
     assert (made.suite.jobs["check"].steps, made.suite.limits.step) == (2, 7)
@@ -81,9 +79,7 @@ def test_the_suite_keeps_its_machine_and_its_check_and_has_enough_trials() -> No
     ],
     ids=["no such value", "indivisible", "another type"],
 )
-def test_a_change_that_can_not_be_planned_is_left_out_with_its_reason(
-    change: tuple[str, object], why: str
-) -> None:
+def test_a_change_that_can_not_be_planned_is_left_out_with_its_reason(change, why):
     made = trials("ddp", change, ("compile", True))
     assert [each.key for each in made.changes.values()] == ["compile"]
     ((rejected, reason),) = made.rejected.items()
@@ -130,8 +126,8 @@ NOT_IN_A_PIPELINE = {COMPILED: "compile is not supported with pipeline paralleli
     ],
 )
 def test_suggestions_are_planned_or_refused_with_a_reason_and_are_in_the_advice(
-    limit: Limit, strategy: str, expected: list[str], impossible: dict[str, str]
-) -> None:
+    limit, strategy, expected, impossible
+):
     text = SUITE.replace("STRATEGY", strategy).replace("micro_batch_size: 2", "micro_batch_size: 4")
     suite = parse_suite_text(f"{text}activation_checkpointing: full\n")
     (item,) = make_plan(suite, MACHINE).cases

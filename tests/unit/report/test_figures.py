@@ -229,10 +229,10 @@ def test_the_parts_of_a_step_add_up_to_all_of_it():
     assert (idle["name"], idle["x"]) == ("idle", [pytest.approx(450)])
 
 
-def test_a_record_that_does_not_know_its_idle_time_has_no_bar_of_it() -> None:
-    older = profiled(DDP, 100, 2.0, [[9.0], [10.0]])
+def test_a_record_that_does_not_know_its_idle_time_has_no_bar_of_it():
+    older = profiled_record(DDP, 100, 2.0, [[9.0], [10.0]])
     values = {name: value for name, value in older.values.items() if name != "profile_idle_s"}
-    found = chart(page(replace(older, values=values)), "time-parts")
+    found = chart_of(page(replace(older, values=values)), "time-parts")
     assert "idle" not in [trace["name"] for trace in found.figure["data"]]
 
 
