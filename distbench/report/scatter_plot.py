@@ -122,8 +122,8 @@ def scatter_plot(run: RunAnalysis) -> ScatterPlot | None:
     important = sorted(marks, key=lambda mark: (not mark.picked, mark.id not in {one.id for one in front}))
     return ScatterPlot(
         f"{format_count(len(shown), 'case')} on {format_count(shown[0].devices, 'device')}. Up and to the "
-        "left is better. Ring: recommended; bars: 95% intervals; line: no case is both faster and smaller"
-        f"{noisy}.",
+        "left is better. Ring: recommended; bars: 95% intervals; dashed: the cases that no other beats in "
+        f"both speed and memory{noisy}.",
         unit,
         tuple(_with_labels(important)),
         _front_points(front, memory, speed),

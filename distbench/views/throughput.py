@@ -104,12 +104,10 @@ class ThroughputView(View):
             f"{self.title} on {format_count(size, 'device')}" if one_size else self.title,
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
             "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
-            "Grey steps are Pareto fronts: at the "
-            "same device count, no case is both faster and smaller than a point on the line. Hollow marks "
-            "are on no front: they differ by design and were not seen to converge as well, or were measured "
-            "on a noisy machine. Hover over a point for its name. The axes do not begin at 0. Click a point "
-            "to jump to its "
-            f"row.{more}",
+            "Grey steps are Pareto fronts: the cases that no other on as many devices beats in both speed "
+            "and memory. Hollow marks are on no front: they change the training by design and have not been "
+            "shown to converge as well, or were measured on a noisy machine. Hover over a point for its "
+            f"name. The axes do not begin at 0. Click a point to jump to its row.{more}",
             _scatter(run, rows, found, names),
             finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),
             height=520,

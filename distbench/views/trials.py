@@ -1,4 +1,4 @@
-"""The view ``trials``: every trial, so that nobody has to believe a mean."""
+"""The view ``trials``: every trial, not only the means."""
 
 from __future__ import annotations
 

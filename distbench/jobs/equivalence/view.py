@@ -83,7 +83,7 @@ class EquivalenceView(View):
         _error_field("loss", "loss", "Largest relative error of the loss."),
         _error_field("grad_norm", "norm", "Largest relative error of the gradient norm."),
         _error_field("gradient", "gradient", "Largest relative error of the first step's gradients."),
-        _error_field("parameter", "moved", "Largest relative error of the parameter updates."),
+        _error_field("parameter", "update", "Largest relative error of the parameter updates."),
         _error_field("buffer", "buffers", "Largest relative error of the buffers."),
         _error_field(
             "size",
@@ -95,19 +95,21 @@ class EquivalenceView(View):
         ),
         _error_field(
             "seen_gradient",
-            "sees grad.",
+            "detects grad.",
             "Smallest error of a gradient that would be detected (median tensor).",
         ),
         _error_field(
-            "seen_update", "sees moved", "Smallest error of an update that would be detected (median tensor)."
+            "seen_update",
+            "detects upd.",
+            "Smallest error of an update that would be detected (median tensor).",
         ),
         _error_field(
             "seen_size",
-            "sees size",
+            "detects size",
             "Smallest error of the mean size of gradients or updates that would be detected.",
         ),
         _error_field("fp64", "fp64", "Distance of the trained parameters from an fp64 training."),
-        _error_field("reference_fp64", "its ref.", "The same distance of the reference."),
+        _error_field("reference_fp64", "fp64 of ref.", "The same distance of the reference."),
     )
 
     def table(self, run: RunAnalysis) -> Table:

@@ -53,8 +53,8 @@ class SensitivityJob(JobKind):
     )
     order: ClassVar[int] = 90
     follow_up_text: ClassVar[str] = (
-        "if timed losses diverge more than rounding usually explains, one more trial of each case that "
-        "they are compared with: {trainings} trainings from weights perturbed by rounding"
+        "if timed losses diverge, one more trial of each case that they are compared with shows how much "
+        "rounding alone can do: {trainings} trainings from weights perturbed by rounding"
     )
 
     def planned_trials(

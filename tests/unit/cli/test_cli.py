@@ -234,6 +234,7 @@ def test_plan_lists_the_cases_of_nodes_that_are_not_at_hand(command, write):
     assert shown["submission"]["command"][0] == "sbatch"
 
 
+@pytest.mark.train
 def test_data_parallel_on_more_devices_than_a_node_has_is_unsupported(command, write):
     suite = write(SUITE.replace("strategies: [single, ddp]", "strategies: [dp]"))
     options = ["--world-sizes", "4,8", "--gpus-per-node", "4", "--nodes", "2", "--json"]

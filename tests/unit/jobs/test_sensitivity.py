@@ -229,5 +229,5 @@ def test_a_plan_says_what_may_follow(tmp_path):
         tmp_path, PRETENDED.replace("again: true", "").replace("pretended", "single").replace("[1, 2]", "[1]")
     )
     said = " ".join(call("plan", str(suite), "--set", "sensitivity.trainings=6").stdout.split())
-    assert "sensitivity: if timed losses diverge more than rounding usually explains" in said
+    assert "sensitivity: if timed losses diverge, one more trial of each case" in said
     assert "6 trainings from weights perturbed by rounding" in said

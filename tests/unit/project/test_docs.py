@@ -26,7 +26,9 @@ COMMAND = re.compile(r"\bdistbench (?:gate|run|compare|calibrate|history) [^\n]*
 
 def test_there_are_workflows_for_github_and_gitlab():
     assert [file.name for file in WORKFLOWS] == [
+        "github-calibrate.yml",
         "github-comment.yml",
+        "github-gate-cpu.yml",
         "github-gate.yml",
         "github-pages.yml",
         "gitlab.yml",

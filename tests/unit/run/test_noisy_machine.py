@@ -96,7 +96,7 @@ def test_a_plan_says_how_many_trials_repeating_may_add(tmp_path):
     assert (len(planned["trials"]), planned["repeats_at_most"]) == (2, 4)
     assert planned["at_most_s"] == 50 + 6 * 100
     assert planned["prepare_at_most_s"] == 50
-    assert "preparation 50 s; per trial:" in " ".join(call(*plan).stdout.split())
+    assert "preparation 50 s; of a trial:" in " ".join(call(*plan).stdout.split())
 
 
 def test_nothing_is_repeated_unless_it_is_asked_for(run):
