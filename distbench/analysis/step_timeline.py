@@ -24,8 +24,8 @@ _SECONDS = ("begin_s", "end_s", "busy_s")
 
 def step_shares(row: CaseSummary) -> dict[str, float]:
     """Share of each part in a profiled step; empty if any is unknown."""
-    every = (*_STEP_PARTS, _IDLE)
-    parts = {part: found.value for part in every if (found := row.values.get(f"profile_{part}_s"))}
+    named = (*_STEP_PARTS, _IDLE)
+    parts = {part: found.value for part in named if (found := row.values.get(f"profile_{part}_s"))}
     # each is a median over trials; medians of parts need not add up to the median of the whole
     whole = sum(parts.values())
     if not parts.keys() >= {*_STEP_PARTS} or whole <= 0:

@@ -21,14 +21,11 @@ def suggested_changes(case: Case, limit: Limit) -> list[SettingChange]:
     The samples of an optimizer step, the dtypes and the number of devices stay as they are. Whether a change
     can be planned is not checked.
     """
-    return [SettingChange(key, value) for key, value in _CHANGES.get(limit, _none)(case)]
+    changes = _CHANGES.get(limit)
+    return [SettingChange(key, value) for key, value in changes(case)] if changes else []
 
 
 _Changes = Iterator[tuple[str, Any]]
-
-
-def _none(_case: Case) -> _Changes:
-    yield from ()
 
 
 def _bubble(case: Case) -> _Changes:

@@ -156,8 +156,8 @@ def _limit_text(planned: PlannedRun) -> str:
     for key in _TRIAL_LIMITS if limits else ():
         least, most = (format_duration(end(getattr(own, key) for own in limits)) for end in (min, max))
         spans.append(f"{key} {least if least == most else f'{least} to {most}'}")
-    what = f"{once}; of a trial: {', '.join(spans)}" if spans else once
-    return f"what hangs is stopped after: {what} (limits in the suite; by default from the size of the case)"
+    each = f"; of a trial: {', '.join(spans)}" if spans else ""
+    return f"time limits: {once}{each} (limits in the suite; by default from the size of the case)"
 
 
 def print_submission(suite: Suite, submission: Submission, *, as_json: bool) -> None:
@@ -203,7 +203,7 @@ def _print_size(planned: PlannedRun) -> None:
         gpus = format_count(machine.devices // machine.nodes, "GPU")
         text = (
             f"machine: {format_count(machine.nodes, 'node')} with {gpus} each, as given; assumed there: the "
-            "packages of this machine, and enough memory"
+            "packages and CPU cores of this machine, and enough memory"
         )
         print_text(wrap_to_terminal(text, 0, 2))
     for name, each in machine.environments.items():

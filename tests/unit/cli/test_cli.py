@@ -211,7 +211,7 @@ def test_plan_tells_the_time_first_and_no_command_unless_it_is_asked_for(command
     assert time.startswith("expected time: unknown: no earlier run of these cases")
     text = " ".join(output.split())
     assert "--estimate measures one short trial of each" in text
-    assert "what hangs is stopped after: preparation 15 min 00 s; of a trial: start 2 min 00 s, " in text
+    assert "time limits: preparation 15 min 00 s; of a trial: start 2 min 00 s, " in text
     assert "h 15 min" not in text, "the sum of all limits, which no run comes near"
     assert "distbench.worker" not in text
     assert "--commands shows what would be launched." in text
