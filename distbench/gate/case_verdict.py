@@ -40,6 +40,8 @@ _PROFILE_PHASES = {
     "profile_backward_s": "the backward pass",
     "profile_optimizer_s": "the optimizer step",
     "profile_data_s": "loading data",
+    "profile_other_s": "work outside these phases",
+    "profile_idle_s": "idle time (nothing runs)",
 }
 _MIN_SHARE = 0.3
 """Smallest share of the added step time for which a phase is named."""
