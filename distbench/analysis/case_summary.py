@@ -16,6 +16,8 @@ from distbench.analysis.losses.case_losses import finite_values, mean_losses
 from distbench.analysis.settings import design_difference, varying_settings
 from distbench.analysis.statistics.intervals import intervals
 from distbench.analysis.verdicts import collect_verdicts, is_confirmed
+from distbench.analysis.wire_traffic import COLUMN_DOCS as WIRE_COLUMN_DOCS
+from distbench.analysis.wire_traffic import WIRE_BYTES, wire_values
 from distbench.core.case import CURRENT_ENVIRONMENT, TUNABLE_FIELDS, Case, CaseField
 from distbench.core.grouping import group_by
 from distbench.core.job import MEASURE, job_kind
@@ -56,6 +58,10 @@ _RELATIVE_GROUPS: tuple[tuple[CaseField, ...], ...] = (
     ("strategy", "environment", "batch.gradient_accumulation_steps"),
 )
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
+_WIRE_COLUMNS = {
+    name: {"unit": "B", "better": "lower" if name == WIRE_BYTES else None, "over_ranks": "mean", "doc": doc}
+    for name, doc in WIRE_COLUMN_DOCS.items()
+}
 # an interrupted trial has no information about its case; any other outcome does
 _NOT_FAILURES = (Status.CANCELLED, Status.UNSUPPORTED)
 
@@ -247,18 +253,29 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
     sound = [record for record in good if not record.degraded]
     counted = sound or good
     values = _estimates(counted, row.columns)
+    wire, unknown_wire = _wire_estimates(counted[0])
+    reasons = {name: _absence_reason(counted, name) for name in row.columns if name not in values}
     return dataclasses.replace(
         row,
         status=Status.MEASURED,
         reason=reason,
         degraded_trials=len(good) - len(sound),
         degraded="" if sound else good[0].degraded,
-        values=values,
-        absence_reasons={name: _absence_reason(counted, name) for name in row.columns if name not in values},
+        values=values | wire,
+        columns=row.columns | _WIRE_COLUMNS,
+        absence_reasons=reasons | unknown_wire,
         losses=mean_losses(counted[0]),
         representative_trial=counted[0],
         varying_settings=varying_settings(good),
     )
+
+
+def _wire_estimates(record: Record) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """Bytes on the wire of one trial, which all trials of a case share, and reasons for unknown ones."""
+    values, reasons = wire_values(record)
+    return {
+        name: Estimate(value, value, value, 1, (value,), (record.round,)) for name, value in values.items()
+    }, reasons
 
 
 def _columns(records: list[Record]) -> dict[str, dict[str, Any]]:

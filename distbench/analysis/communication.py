@@ -181,7 +181,7 @@ def volume_sentence(record: Record) -> str:
         return ""
     parts = " and ".join(_theory_parts(record))
     theory = f"theory: {format_bytes(sum(moved.theory.values()))}" + (f" ({parts})" if parts else "")
-    clauses = [f"{format_bytes(sum(moved.measured.values()))} moved, {theory}"]
+    clauses = [f"payload {format_bytes(sum(moved.measured.values()))}, {theory}"]
     clauses += [cause.text for cause in moved.causes]
     if moved.unexplained_share > UNEXPLAINED_TOLERANCE:
         left = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, multi_rank_rows, step_count
+from distbench.analysis.wire_traffic import sent_bytes
 from distbench.core.grouping import group_by
 from distbench.core.units import format_bytes
 from distbench.metrics.communication.traffic import SCALAR_BYTES
@@ -24,6 +25,8 @@ class DimensionTraffic:
     op: str
     measured: float
     """Payload in bytes."""
+    sent: float | None
+    """Bytes that a rank sends; None if unknown."""
     theory: float | None
     calls: float
     calls_theory: float | None
@@ -64,8 +67,10 @@ def dimension_traffic(record: Record) -> list[DimensionTraffic]:
     # if theory counts the calls of a dimension, it expects none of other operations
     counted = {row["dimension"] for row in theory if row.get("calls") is not None}
     absent = {key: [_no_calls(*key)] for key in measured if key[0] in counted}
+    device = record.case.device
     found = [
-        _dimension_traffic(key, measured.get(key, []), (absent | expected).get(key), steps) for key in keys
+        _dimension_traffic(key, measured.get(key, []), (absent | expected).get(key), steps, device)
+        for key in keys
     ]
     return sorted(found, key=lambda each: (each.dimension, -each.measured))
 
@@ -105,12 +110,18 @@ def _no_calls(dimension: str, op: str) -> dict[str, Any]:
 
 
 def _dimension_traffic(
-    key: tuple[str, str], rows: list[dict[str, Any]], theory: list[dict[str, Any]] | None, steps: int
+    key: tuple[str, str],
+    rows: list[dict[str, Any]],
+    theory: list[dict[str, Any]] | None,
+    steps: int,
+    device: str,
 ) -> DimensionTraffic:
+    sent = [sent_bytes(row, device) for row in rows]
     calls = [row.get("calls") for row in theory or ()]
     return DimensionTraffic(
         *key,
         measured=sum(row["bytes"] for row in rows) / steps,
+        sent=None if None in sent else math.fsum(filter(None, sent)) / steps,
         theory=None if theory is None else math.fsum(row["bytes"] for row in theory),
         calls=len(rows) / steps,
         calls_theory=None if None in calls or not calls else math.fsum(filter(None, calls)),

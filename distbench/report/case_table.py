@@ -9,7 +9,6 @@ from functools import partial
 
 from distbench.analysis.case_names import shared_parts
 from distbench.analysis.case_summary import (
-    COMMUNICATION,
     LOSS,
     MEMORY,
     REFERENCE_LABEL,
@@ -23,6 +22,7 @@ from distbench.analysis.memory import smallest_device_memory
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_timeline import step_shares
 from distbench.analysis.verdicts import LOSS_VERDICT
+from distbench.analysis.wire_traffic import WIRE_BYTES
 from distbench.core.case import CaseField
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten
@@ -37,7 +37,7 @@ _WORK_EXCEPTIONS: tuple[CaseField, ...] = ("strategy", "batch.micro_batch_size")
 _MICRO_BATCH = re.compile(r"^mb(?=\d+$)")
 _BARRED = (THROUGHPUT, MEMORY, "step_s", "exposed")
 """Columns with a bar in each cell: its share of the largest value in the group."""
-_FOLDED = (COMMUNICATION, LOSS, LOSS_VERDICT)
+_FOLDED = (WIRE_BYTES, LOSS, LOSS_VERDICT)
 """Columns that are shown only on request."""
 _LOOKS: dict[Gravity, Emphasis] = {"ok": "good", "bad": "bad", "unknown": ""}
 
@@ -216,7 +216,7 @@ _MEMORY = (CaseColumn(MEMORY, "peak memory", unit="B", better="lower"),)
 _STEP_COLUMNS = (
     CaseColumn("step_s", "step", unit="s", better="lower"),
     CaseColumn("exposed", "exposed", better="lower", format="{:.0%}".format, read=_exposed),
-    CaseColumn(COMMUNICATION, "comm./step", unit="B", better="lower"),
+    CaseColumn(WIRE_BYTES, "comm/step", unit="B", better="lower"),
     rate_column("energy_per_token", "J/token", better="lower"),
     CaseColumn(LOSS, "final loss", better="lower", format="{:.4f}".format),
     CaseColumn("trials", "trials", better="higher", format="{:,}".format, read=_trials),

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from distbench.analysis.case_names import name_parts
-from distbench.analysis.case_summary import COMMUNICATION, LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
+from distbench.analysis.case_summary import LOSS, MEMORY, THROUGHPUT, UNMEASURED, CaseSummary
 from distbench.analysis.choice import Candidate
 from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wire_traffic import WIRE_BYTES
 from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
 from distbench.core.grouping import group_by
@@ -39,7 +40,7 @@ from distbench.views.base import (
 _CAPTION = (
     "tokens/s: mean over trials ± half its 95% interval, higher is better; x ddp: tokens/s relative to "
     "ddp at the same world size; peak mem: most bytes of tensors on any rank in any trial, lower is better; "
-    "comm/step: payload of a rank's collectives per step, lower is better; loss: of the last timed step; "
+    "comm/step: bytes that a rank sends per step, lower is better; loss: of the last timed step; "
     "1/3 ok: measured trials, of all; *: measured on a noisy machine, not compared; –: not known, "
     "see distbench show --json for the reason."
 )
@@ -69,7 +70,7 @@ _COLUMNS = (
     CaseColumn(THROUGHPUT, "tokens/s", "Mean over trials.", "tokens/s", "higher", read=_speed_cell),
     RELATIVE_COLUMN,
     CaseColumn(MEMORY, "peak mem", "Peak memory of any rank in any trial.", "B", "lower"),
-    CaseColumn(COMMUNICATION, "comm/step", "Payload of a rank's collectives per step.", "B", "lower"),
+    CaseColumn(WIRE_BYTES, "comm/step", "Bytes that a rank sends per step.", "B", "lower"),
     CaseColumn(LOSS, "loss", "Loss of the last timed step.", "", "lower", format=_loss),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
@@ -12,9 +12,7 @@ from distbench.analysis.collectives import (
     collective_results,
 )
 from distbench.analysis.communication import (
-    CommunicationVolume,
     MessageBandwidth,
-    compare_volume,
     message_bandwidths,
 )
 from distbench.analysis.mesh_dimensions import (
@@ -22,6 +20,7 @@ from distbench.analysis.mesh_dimensions import (
     dimension_traffic,
 )
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wire_traffic import WireTraffic, wire_traffic
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_gb_per_s, format_value
@@ -51,8 +50,8 @@ _PAIRED_BARS = (("measured", -0.2, 1.0), ("theory", 0.2, 0.45))
 """Bars of an operation: the attribute of its volume, the offset from its case's position, and the opacity."""
 OPERATION = Field("op", "collective", "Operation that the strategy calls.", type="varchar")
 _VOLUME = (
-    Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
+    Field("measured", "measured", "Bytes that a rank sends per step.", "B", "lower"),
+    Field("theory", "theory", "The same by the strategy's communication model.", "B", "lower"),
 )
 _MESSAGE = (
     Field("group_size", "ranks", "Ranks of the process group.", type="bigint"),
@@ -75,8 +74,11 @@ _DIMENSION = (
         "Calls per step by the strategy's communication model.",
         format="{:g}".format,
     ),
-    Field("measured", "measured", "Payload per step.", "B", "lower"),
-    Field("theory", "theory", "Payload per step by the strategy's communication model.", "B", "lower"),
+    Field("sent", "sent", "Bytes that a rank sends per step.", "B", "lower"),
+    Field("measured", "payload", "Payload per step.", "B", "lower"),
+    Field(
+        "theory", "payload, theory", "Payload per step by the strategy's communication model.", "B", "lower"
+    ),
 )
 _NO_CALLS = "theory gives no number of calls"
 
@@ -110,8 +112,8 @@ def _volume_chart(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-volume",
         "Volume by collective",
-        "Payload of a rank per step: the upper bar of each pair is measured, the lower and paler one is "
-        "the theory for its strategy. Lower is better; the notes below say why they "
+        "Bytes that a rank sends per step: the upper bar of each pair is measured, the lower and paler one "
+        "is the theory for its strategy. Lower is better; the notes below say why they "
         f"differ.{shown.truncation_note}",
         make_figure(
             [trace for pair in pairs for trace in pair],
@@ -124,13 +126,13 @@ def _volume_chart(run: RunAnalysis) -> Iterator[Chart]:
     )
 
 
-def _volume_of(row: CaseSummary) -> CommunicationVolume | None:
-    moved = compare_volume(row.representative_trial) if row.representative_trial else None
-    return moved if moved and _operations([moved]) else None
+def _volume_of(row: CaseSummary) -> WireTraffic | None:
+    moved = wire_traffic(row.representative_trial) if row.representative_trial else None
+    return moved if moved and moved.measured is not None and _operations([moved]) else None
 
 
 def _bars(
-    shown: ChartSelection[CommunicationVolume],
+    shown: ChartSelection[WireTraffic],
     operations: Sequence[str],
     axis: CaseAxis,
     what: str,
@@ -138,7 +140,7 @@ def _bars(
     opacity: float,
 ) -> list[dict[str, Any]]:
     """Bars of attribute *what* for each operation: one for each case."""
-    bars = [Bar(row.case.name, row.case.id, getattr(of, what)) for row, _, of in shown.items]
+    bars = [Bar(row.case.name, row.case.id, getattr(of, what) or {}) for row, _, of in shown.items]
     return stacked_bars(
         bars,
         {op: f"{one_line(op)}, {what}" for op in operations},
@@ -151,16 +153,18 @@ def _bars(
     )
 
 
-def _volume_cell(of: CommunicationVolume, what: str, op: str) -> TableCell:
-    size: float | None = getattr(of, what).get(op)
-    return TableCell(size, "none" if size is None else "")
+def _volume_cell(of: WireTraffic, what: str, op: str) -> TableCell:
+    by_op: Mapping[str, float] | None = getattr(of, what)
+    if by_op is None:
+        return TableCell(None, reason="unknown")
+    return TableCell(by_op.get(op), "" if op in by_op else "none")
 
 
-def _operations(volumes: Sequence[CommunicationVolume]) -> list[str]:
+def _operations(volumes: Sequence[WireTraffic]) -> list[str]:
     """Operations by the bytes that they move or should move, most first."""
     sums: dict[str, float] = {}
     for each in volumes:
-        for op, size in (*each.measured.items(), *each.theory.items()):
+        for op, size in (*(each.measured or {}).items(), *(each.theory or {}).items()):
             sums[op] = sums.get(op, 0.0) + size
     return sorted((op for op, size in sums.items() if size), key=lambda op: -sums[op])
 
@@ -179,7 +183,7 @@ def _dimension_chart(run: RunAnalysis) -> Iterator[Chart]:
     yield Chart(
         "communication-mesh",
         "Volume by mesh dimension",
-        "Payload of a rank per step, by the dimension of the device mesh over which it moves: "
+        "Bytes that a rank sends per step, by the dimension of the device mesh over which they move: "
         "dp_replicate between copies of the model, dp_shard between its shards, tp inside its layers, "
         "pp between its stages. Lower is better; the inner dimensions (tp) need the fastest links. The "
         f"table has each collective with its number of calls, next to theory.{shown.truncation_note}",
@@ -203,6 +207,7 @@ def _traffic_cells(each: DimensionTraffic) -> dict[str, Any]:
         "op": each.op,
         "calls": each.calls,
         "calls_theory": calls,
+        "sent": TableCell(each.sent, reason="" if each.sent is not None else "unknown"),
         "measured": each.measured,
         "theory": each.theory,
     }
@@ -221,8 +226,8 @@ def _dimension_bars(shown: ChartSelection[list[DimensionTraffic]], axis: CaseAxi
 
 
 def _dimension_bytes(of: list[DimensionTraffic], over: str) -> float | None:
-    sizes = [each.measured for each in of if each.dimension == over]
-    return sum(sizes) if sizes else None
+    sizes = [each.sent for each in of if each.dimension == over]
+    return sum(filter(None, sizes)) if sizes and None not in sizes else None
 
 
 def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:

@@ -20,6 +20,7 @@ from distbench.analysis.communication import (
 )
 from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wire_traffic import wire_sentence
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_gb_per_s
 from distbench.metrics.communication.traffic import SCALAR_BYTES
@@ -124,7 +125,7 @@ class CommunicationView(View):
         notes = [
             f"{name}: {why}{_node_traffic_note(row)}{_mismatch_notes(detail)}"
             for row, name, detail in details
-            if (why := volume_sentence(detail))
+            if (why := _traffic_note(detail))
         ]
         if measured:
             return self.make_table(rows, notes, f"{self.caption} {_BASELINE_CAPTION}")
@@ -135,6 +136,10 @@ class CommunicationView(View):
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
         yield from communication_charts(run)
+
+
+def _traffic_note(record: Record) -> str:
+    return "; ".join(clause for clause in (wire_sentence(record), volume_sentence(record)) if clause)
 
 
 def _node_traffic_note(row: CaseSummary) -> str:

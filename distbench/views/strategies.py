@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distbench.analysis.case_summary import COMMUNICATION, REFERENCE_LABEL, THROUGHPUT, CaseSummary
+from distbench.analysis.case_summary import REFERENCE_LABEL, THROUGHPUT, CaseSummary
 from distbench.analysis.choice import MemoryRange, memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wire_traffic import WIRE_BYTES, WIRE_BYTES_THEORY
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes, format_count, format_percent
@@ -16,11 +17,10 @@ from distbench.tables.table import Field, Table, TableRow
 from distbench.views.base import CASE_FIELDS, RELATIVE_COLUMN, CaseColumn, View
 from distbench.views.charts.figures import CaseStyle
 
-_TRAFFIC_THEORY, _STATES_THEORY = "comm_bytes_theory", "memory_states_theory"
-_STATES = "memory_states"
+_STATES, _STATES_THEORY = "memory_states", "memory_states_theory"
 _MAX_CARDS = 24
 _ASPECTS = {
-    "moves": (COMMUNICATION, _TRAFFIC_THEORY, "per step"),
+    "moves": (WIRE_BYTES, WIRE_BYTES_THEORY, "per step"),
     "keeps": (_STATES, _STATES_THEORY, "of model states"),
 }
 """Subject of a claim -> columns of its measurement and theory, and their meaning."""
@@ -80,17 +80,17 @@ class StrategiesView(View):
     title = "Which strategy, and why"
     order = 25
     caption = (
-        "State that each strategy shards, payload of a rank's collectives per step, and model states "
-        "of a rank, next to theory with the dtypes in use; lower is better. x ddp: tokens/s relative "
-        "to ddp, higher is better. comm/step, and its theory: mean over ranks. The payload of an "
-        "all-reduce counts once; the cards count its traffic, which is twice as much. Only cases on "
-        "the most devices. The cards say when to use each strategy."
+        "State that each strategy shards, bytes that a rank sends per step (comm/step), and model "
+        "states of a rank, next to theory with the dtypes in use; lower is better. x ddp: tokens/s "
+        "relative to ddp, higher is better. An all-reduce sends twice as much as an all-gather of the "
+        "same array; comm/step and its theory are means over ranks. Only cases on the most devices. "
+        "The cards say when to use each strategy."
     )
     fields = (
         *CASE_FIELDS,
         Field("shards", "shards", "State that is divided among ranks.", type="varchar"),
-        CaseColumn(COMMUNICATION, "comm/step", "Payload per step, mean over ranks.", "B", "lower"),
-        CaseColumn(_TRAFFIC_THEORY, "theory", "The same by theory, mean over ranks.", "B", "lower"),
+        CaseColumn(WIRE_BYTES, "comm/step", "Bytes that a rank sends per step.", "B", "lower"),
+        CaseColumn(WIRE_BYTES_THEORY, "theory", "The same by theory.", "B", "lower"),
         CaseColumn(_STATES, "states", "Model states on the rank with most of them.", "B", "lower"),
         CaseColumn(_STATES_THEORY, "theory", "The same by theory.", "B", "lower"),
         RELATIVE_COLUMN,

@@ -104,11 +104,11 @@ def wire_factor(ran: str, n: int) -> float | None:
     """Multiple of the full array that a rank sends on average when the backend runs *ran*.
 
     Assumes rings, the default algorithms of NCCL and gloo: an all-reduce is a reduce-scatter and an
-    all-gather. A broadcast sends the array once to each rank except the root. None: not known.
+    all-gather. In a broadcast and a reduce, each rank but one sends the array once. None: not known.
     """
     if ran == "all_reduce":
         return 2 * (n - 1) / n
-    if ran in ("all_gather", "reduce_scatter", "all_to_all", "broadcast"):
+    if ran in ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"):
         return (n - 1) / n
     return 1.0 if ran in ("send", "recv", "send_recv") else None
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from distbench.analysis.case_summary import COMMUNICATION, MEMORY, THROUGHPUT, CaseSummary
+from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.wire_traffic import WIRE_BYTES
 from distbench.core.case import Case
 from distbench.core.text import one_line, shorten
 from distbench.core.units import format_bytes, format_count, format_number
@@ -240,7 +241,7 @@ def case_facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
         lines.append(f"{throughput.text} tokens/s{among if throughput.trial_count > 1 else ''}")
     if row.relative_throughput is not None:
         lines.append(f"{row.relative_throughput:.2f} × ddp")
-    for column, words in ((MEMORY, "at the peak of a rank"), (COMMUNICATION, "communicated per step")):
+    for column, words in ((MEMORY, "at the peak of a rank"), (WIRE_BYTES, "sent by a rank per step")):
         if (size := row.values.get(column)) is not None:
             lines.append(f"{format_bytes(size.value)} {words}")
     if efficiency is not None:

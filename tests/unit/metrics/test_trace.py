@@ -403,6 +403,7 @@ def test_factors_are_those_of_nccl_tests():
     assert bus_factor("barrier", 8) is None
     # what travels follows what ran: a reduce-scatter that ran as an all-reduce sends twice as much
     assert wire_factor("all_reduce", 4) == 2 * wire_factor("reduce_scatter", 4)
+    assert wire_factor("broadcast", 4) == wire_factor("reduce", 4) == 3 / 4
 
 
 def test_a_series_that_settles_is_told_from_one_that_does_not():

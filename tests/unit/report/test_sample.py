@@ -165,7 +165,7 @@ def test_a_number_of_a_case_is_the_same_on_every_surface(stored):
     assert len(measured) == 5
     for name in measured:
         row, values = rows[name], plain[name]["values"]
-        for column in ("tokens_per_s", "memory_peak", "comm_bytes", "final_loss"):
+        for column in ("tokens_per_s", "memory_peak", "comm_wire_bytes", "final_loss"):
             told = values[column]
             of_json = told["interval"]["value"] if told["interval"] else told["value"]
             assert float(row[column]) == of_json == saved[name][column], (name, column)
