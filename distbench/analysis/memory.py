@@ -7,12 +7,24 @@ from typing import Any
 
 from distbench.analysis.settings import strategy_description
 from distbench.core.case import MODEL_STATES
-from distbench.core.grouping import group_by
+from distbench.core.grouping import group_by, group_pairs
 from distbench.record import Record
 from distbench.strategies.description import ExcessCause
 
 MODEL_STATE_TOLERANCE = 0.01
 """Model states that deviate from theory by more than this fraction are reported."""
+
+PEAK_HOLDERS = {
+    "before": "from before the step",
+    "forward": "made in the forward pass",
+    "backward": "made in the backward pass",
+    "step": "made in the optimizer step",
+    "unseen": "allocated inside collectives or compiled code",
+    "inside": "allocated and freed within one operation",
+}
+"""Holder of memory at a peak -> its description."""
+_MIN_PEAK_SHARE = 0.1
+"""Smallest share of a peak for which an operation is named."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +52,6 @@ class RankMemory:
         """Difference of model states from theory as a fraction of theory; None if either is unknown."""
         states, theory = self.maximum("states"), self.theory.get("states")
         return None if states is None or not theory else states / theory - 1
-
-    @property
-    def transient_peak(self) -> tuple[str, float]:
-        """Phase with the largest peak, and the bytes of that peak that were present at no phase's end."""
-        known = [row for row in self.phases if row.get("peak") is not None and "allocated" in row]
-        highest = max(known, key=lambda row: float(row["peak"]), default=None)
-        if highest is None:
-            return "", 0.0
-        return str(highest["phase"]), highest["peak"] - self.maximum_or_zero("allocated")
 
     def excess(self) -> dict[str, float]:
         """Kinds that make up most of the difference, with their bytes."""
@@ -88,6 +91,42 @@ def largest_rank_memory(record: Record | None) -> RankMemory | None:
     deviations = strategy_description(record.case, record).deviations
     found = [RankMemory(phases, theory, deviations) for phases in ranks.values()]
     return max(found, key=lambda rank: (rank.maximum_or_zero("states"), rank.maximum_or_zero("peak")))
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Memory of the rank with the highest peak in the counted step, by holder."""
+
+    rank: int
+    phase: str
+    """``forward``, ``backward`` or ``step``."""
+    holders: list[dict[str, Any]]
+    """Rows of the table ``memory_peak_holders``, largest operations first; they add up to the peak."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes at the peak."""
+        return float(sum(row["bytes"] for row in self.holders))
+
+    @property
+    def by_holder(self) -> dict[str, float]:
+        """Bytes of each of ``PEAK_HOLDERS``."""
+        sizes = group_pairs((row["holder"], float(row["bytes"])) for row in self.holders)
+        return {name: sum(sizes.get(name, [])) for name in PEAK_HOLDERS}
+
+    @property
+    def largest_operations(self) -> list[dict[str, Any]]:
+        """Rows of operations with at least a tenth of the peak, the largest first."""
+        return [row for row in self.holders if row["op"] and row["bytes"] >= _MIN_PEAK_SHARE * self.bytes]
+
+
+def peak_memory(record: Record | None) -> PeakMemory | None:
+    """Peak of the counted step of the rank where it is highest; None if no rank reported it."""
+    by_rank = group_by(
+        record.tables.get("memory_peak_holders", []) if record else [], lambda row: int(row["rank"])
+    )
+    found = [PeakMemory(rank, str(rows[0]["phase"]), rows) for rank, rows in by_rank.items()]
+    return max(found, key=lambda peak: peak.bytes, default=None)
 
 
 def smallest_device_memory(record: Record | None) -> float | None:

@@ -20,6 +20,7 @@ from distbench.core.text import join_limited
 from distbench.core.units import format_bytes, format_value, parse_bytes
 from distbench.strategies.engine import MEMORY_KINDS
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views._peak_memory import peak_chart, peak_notes
 from distbench.views.base import CASE_FIELDS, View, absence_reasons, case_cells, value_cell
 from distbench.views.charts import palette
 from distbench.views.charts.figures import (
@@ -97,7 +98,7 @@ class MemoryView(View):
         size = parse_bytes(f"1 {unit}")
         notes = (
             *_differences(ranks, unit, size),
-            *_transient_peak_notes(ranks, unit, size),
+            *peak_notes(run, unit, size),
             *_host_memory_notes(ranks, unit, size),
             *_absence_notes(names, measured),
         )
@@ -135,6 +136,7 @@ class MemoryView(View):
             make_figure(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
         )
+        yield from peak_chart(run)
         yield from _steps(shown)
 
 
@@ -204,21 +206,6 @@ def _differences(
         why = rank.known_cause() or "no known cause"
         difference = f"{rank.difference:+.1%} ({join_limited(kinds)})"
         yield f"{name}: model states differ from theory by {difference}: {why}."
-
-
-def _transient_peak_notes(
-    ranks: Sequence[tuple[CaseSummary, str, RankMemory]], unit: str, size: float
-) -> Iterator[str]:
-    """Notes on peaks that the kinds don't explain, as most of the memory is freed before a phase ends."""
-    for _, name, rank in ranks:
-        phase, passing = rank.transient_peak
-        if passing > rank.maximum_or_zero("allocated"):
-            told = (
-                f"{passing / size:,.2f} {unit} of its peak are allocated and freed within the phase {phase}"
-            )
-            yield (
-                f"{name}: {told}, so no other column includes them. Buckets that are freed at its end do so."
-            )
 
 
 def _host_memory_notes(

@@ -180,16 +180,50 @@ def test_states_that_theory_does_not_know_are_named_without_a_cause(planted):
     assert shown.count("no known cause") == 3
 
 
-def test_a_peak_of_buckets_that_no_phase_ends_with_is_told(run_suite):
+def holders(record: dict[str, Any], rank: int) -> list[dict[str, Any]]:
+    rows = [row for row in record["tables"]["memory_peak_holders"] if row["rank"] == rank]
+    assert rows
+    return rows
+
+
+@pytest.mark.parametrize(("run", "name"), CASES, indirect=["run"])
+def test_what_holds_the_peak_of_a_rank_adds_up_to_it(run, name):
+    record = record_of(run, name)
+    for rank in range(record["case"]["world_size"]):
+        peaks = {row["phase"]: row["peak"] for row in phases(record) if row["rank"] == rank}
+        peaks = {phase: peak for phase, peak in peaks.items() if phase != "build"}
+        rows = holders(record, rank)
+        assert {row["phase"] for row in rows} <= {*peaks}
+        assert sum(row["bytes"] for row in rows) >= max(peaks.values())
+        made = sum(row["bytes"] for row in rows if row["holder"] in ("forward", "backward", "step"))
+        assert made > 0
+        if name.startswith("single"):
+            # all that this step allocates passes torch's dispatcher
+            assert not [row for row in rows if row["holder"] == "unseen"]
+
+
+def test_the_operations_that_hold_a_peak_are_named_with_their_lines(run_suite):
     """ZeRO 2 has its bucket in the backward pass alone, however small the model is."""
     zero = "strategies: [{zero: {stage: 2, reduce_bucket_size: [2e7, 1e4]}}]\nworld_sizes: [2]\n"
     finished = run_suite(SUITE + zero)
-    shown = " ".join(call("show", str(finished.folder), "--view", "memory").stdout.split())
-    assert "reduce_bucket_size=20000000: 7" in shown
-    assert (
-        shown.count("MiB of its peak are allocated and freed within the phase backward, so no other column")
-        == 1
+    (large,) = (
+        each
+        for each in map(Finished.read, finished.folder.glob("trials/*/0/record.json"))
+        if each["case"]["strategy"]["options"].get("reduce_bucket_size") == 2e7
     )
+    bucket, *_ = holders(large, 0)
+    assert bucket["bytes"] == 2e7 * 4
+    assert (bucket["holder"], bucket["op"]) == ("backward", "aten::empty")
+    assert bucket["place"].startswith("deepspeed/runtime/zero/stage_1_and_2.py:")
+    shown = " ".join(call("show", str(finished.folder), "--view", "memory").stdout.split())
+    assert f"Largest operations: 76.29 aten::empty in {bucket['place']}" in shown
+
+
+def test_a_users_line_that_holds_the_peak_is_named(run_suite):
+    finished = run_suite(KEEPING)
+    (record,) = map(Finished.read, finished.folder.glob("trials/*/0/record.json"))
+    lines = [row["place"] for row in holders(record, 1) if row["holder"] == "forward"]
+    assert any(line.startswith("small.py:") and line.endswith("(forward)") for line in lines), lines
 
 
 KEEPING = """

@@ -49,6 +49,25 @@ TABLE = TableSpec(
         _bytes("host", "The part of all kinds that is in host memory although the rank computes on a GPU."),
     ),
 )
+PEAK_TABLE = TableSpec(
+    "memory_peak_holders",
+    "What holds the memory of a rank at the peak of the counted step; the rows of a rank add up to it.",
+    (
+        TableColumn("phase", "varchar", "Phase with the peak: forward, backward, step."),
+        TableColumn(
+            "holder",
+            "varchar",
+            "forward, backward, step: tensors that operations of this phase made; before: tensors from "
+            "before the forward pass; unseen: allocated below torch's dispatcher, as collectives and "
+            "compiled code do; inside: allocated and freed within one operation.",
+        ),
+        TableColumn(
+            "op", "varchar", "Operation that made them, such as aten::cat; null: several, or unknown."
+        ),
+        TableColumn("place", "varchar", "Line and function that called it, the innermost outside of torch."),
+        _bytes("bytes", "Bytes that exist at the peak."),
+    ),
+)
 _MAXIMUM_DOC = "Maximum over the ends of the phases of the counted step, and over ranks."
 
 
@@ -56,8 +75,8 @@ _MAXIMUM_DOC = "Maximum over the ends of the phases of the counted step, and ove
 class Memory(Metric):
     """Memory of a rank, peak and by kind: allocator-level bytes, never the resident set alone."""
 
-    tables = (TABLE,)
-    early_imports = ("distbench.metrics.memory.allocators",)
+    tables = (TABLE, PEAK_TABLE)
+    early_imports = ("distbench.metrics.memory.phases",)
     # warmup begins with the engine as it was built; time gives peaks; count gives the phases of a step
     passes = frozenset({"warmup", "time", "count"})
     columns = (
@@ -144,6 +163,7 @@ class Memory(Metric):
         context.tables["memory"] = state.rows
         if context.pass_name == "warmup":
             return {}
+        context.tables["memory_peak_holders"] = state.peak_holders()
         return {
             **{f"memory_{name}": state.most(name) for name in MEMORY_KIND_DOCS},
             "memory_states_theory": _expected_states(context),

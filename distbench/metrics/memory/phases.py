@@ -9,6 +9,7 @@ from typing import Any
 from distbench.core.case import MODEL_STATES
 from distbench.metrics.base import NotAvailable, PassContext
 from distbench.metrics.memory.allocators import AllocatorStats, missing_library_reason
+from distbench.metrics.memory.peak import PeakRecorder
 from distbench.metrics.profile.pipeline import stage_of
 
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
@@ -33,6 +34,7 @@ class MemoryPhases:
         self._stage: int | None = None
         self._span = ""
         self._update: dict[str, Any] = {}
+        self._peak: PeakRecorder | None = None
         self.rows: list[dict[str, Any]] = []
 
     @contextmanager
@@ -54,7 +56,8 @@ class MemoryPhases:
             self._stage = stage_of(span)
         if self._allocator:
             self._allocator.reset_peak()
-        yield
+        with self._observe(span):
+            yield
         self._span = ""
         if span in _PHASES:
             self.rows += [self._update] if self._update else []
@@ -62,6 +65,21 @@ class MemoryPhases:
             self.end_phase(_PHASES[span])
         else:
             self._stage = None
+
+    @contextmanager
+    def _observe(self, span: str) -> Iterator[None]:
+        """Follow the tensors that *span* makes, unless it is a part of one that is followed."""
+        if self._allocator is None or span not in _PHASES:
+            yield
+            return
+        if self._peak is None:
+            self._peak = PeakRecorder(self._allocator, self._context.device)
+        with self._peak.observe(_PHASES[span]):
+            yield
+
+    def peak_holders(self) -> list[dict[str, Any]]:
+        """Rows of the table ``memory_peak_holders``."""
+        return self._peak.rows(self.rows) if self._peak else []
 
     def end_phase(self, phase: str) -> None:
         """Add the row of *phase*, which ends now."""

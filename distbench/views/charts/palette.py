@@ -62,6 +62,15 @@ MEMORY = {
     "other": "#84898F",
 }
 """Kinds of memory."""
+PEAK_HOLDERS = {
+    "before": MEMORY["parameters"],
+    "forward": _FORWARD,
+    "backward": _BACKWARD,
+    "step": _OPTIMIZER,
+    "unseen": MEMORY["buffers"],
+    "inside": MEMORY["other"],
+}
+"""Holders of memory at a peak."""
 EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
 """Parts of the efficiency on several devices, and of its loss."""
 QUANTITIES = {
