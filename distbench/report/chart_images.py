@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _PAGE_OPTIONS: dict[str, Any] = {
-    "viewport": {"width": 1280, "height": 900},
+    # below the width from which the page puts charts beside each other
+    "viewport": {"width": 1200, "height": 900},
     "device_scale_factor": 2,
     "color_scheme": "light",
 }
@@ -51,6 +52,9 @@ def save_chart_images(report: Path, folder: Path) -> list[Path]:
 
 def _draw(page: Page, folder: Path) -> list[Path]:
     files = []
+    page.evaluate(
+        "document.querySelectorAll('details.folded').forEach((chapter) => { chapter.open = true; })"
+    )
     for figure in page.locator("figure:has(.chart)").all():
         figure.scroll_into_view_if_needed()
         # charts are drawn when they scroll into view

@@ -49,6 +49,8 @@ class Chapter:
     template: str = View.template
     content: Any = None
     """Data for the template besides charts and table."""
+    collapsed: bool = False
+    """True if only its heading shows until a reader opens it."""
 
 
 def render(

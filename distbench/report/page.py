@@ -129,5 +129,9 @@ def chapters(run: RunAnalysis) -> list[Chapter]:
             shown = None if view.table_in_charts and charts else table
             folded = view.table_collapsed and bool(charts)
             content = view.content(run)
-            made.append(Chapter(name, view.title, charts, shown, folded, table, view.template, content))
+            made.append(
+                Chapter(
+                    name, view.title, charts, shown, folded, table, view.template, content, view.collapsed
+                )
+            )
     return made

@@ -61,6 +61,8 @@ class View(ABC):
     table_in_charts: ClassVar[bool] = False
     """True if its charts have its rows behind them, so the page needs no table."""
 
+    collapsed: ClassVar[bool] = False
+    """True if the page shows only the heading of its chapter until a reader opens it: background."""
     template: ClassVar[str] = "chapter.html"
     """File among the page's templates that renders its chapter."""
 

@@ -33,10 +33,11 @@ _AXIS_HINTS = {
 
 
 class LossView(View):
-    """A row for each step of each case; a chart for each of steps, tokens and seconds that is known."""
+    """A row for each step of each case; a chart over steps and seconds, and over tokens if batches differ."""
 
     title = "Loss curves"
     order = 80
+    collapsed = True
     table_in_charts = True
     caption = _CAPTION
     fields = (
@@ -56,6 +57,9 @@ class LossView(View):
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
         shown = ChartSelection.fastest(run, lambda row: consumed_per_step(row) if _has_loss(row) else None)
         for axis in _AXIS_HINTS:
+            if axis == "tokens" and len({tuple(of["tokens"]) for *_, of in shown.items}) == 1:
+                # the chart over steps, with another scale
+                continue
             if any(of[axis] for *_, of in shown.items):
                 yield _chart(axis, shown, CaseStyle.for_cases(run.cases))
 

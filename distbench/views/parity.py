@@ -29,6 +29,7 @@ class ParityView(View):
 
     title = "Did every case do the same work?"
     order = 90
+    collapsed = True
     caption = (
         "Settings read back from the running engines and processes, compared with the reference of "
         "each comparison (single, else ddp). Each comparison has the cases with the same requested "

@@ -32,6 +32,7 @@ class RanksView(View):
 
     title = "Ranks"
     order = 100
+    collapsed = True
     table_in_charts = True
     caption = (
         f"The {_MAX_CASES} slowest and most uneven cases. work: mean over the profiled steps of a rank's own "

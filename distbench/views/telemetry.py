@@ -57,6 +57,7 @@ class TelemetryView(View):
 
     title = "Machine conditions"
     order = 120
+    collapsed = True
     caption = (
         "Machine load during and around the timed window, sampled outside of the ranks; medians over "
         "the trials that count. On several nodes the worst node is shown (for power and energy, the "

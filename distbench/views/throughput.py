@@ -42,6 +42,7 @@ class ThroughputView(View):
 
     title = "Throughput against memory"
     order = 10
+    collapsed = True
     table_in_charts = True
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "

@@ -30,6 +30,7 @@ class TrialsView(View):
 
     title = "Trials"
     order = 110
+    collapsed = True
     table_in_charts = True
     caption = "Throughput of every measured trial, higher is better."
     fields = (

@@ -14,7 +14,7 @@ from playwright.sync_api import Download
 from distbench.core.case import PluginChoice
 from distbench.record import Status
 from support.browser_pages import SOME, See, Seen
-from support.records import case, failed, measured
+from support.records import case, communicating, failed, measured
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 THREE = (failed(case("dp"), "it broke"), measured(DDP, 150), measured(FSDP, 1200), measured(ZERO, 90))
@@ -38,13 +38,34 @@ def test_a_chart_is_drawn_when_it_comes_into_sight_and_all_are_before_printing(s
     seen = see(*SOME)
     every, drawn = seen.page.locator(".chart").count(), seen.page.locator(".chart[data-drawn]")
     assert drawn.count() < every
-    seen.page.locator(".chart").last.scroll_into_view_if_needed()
-    seen.page.locator(".chart[data-chart=trials-throughput] .main-svg").first.wait_for()
+    seen.page.locator(".chart[data-chart=scaling-strong-throughput]").scroll_into_view_if_needed()
+    seen.page.locator(".chart[data-chart=scaling-strong-throughput] .main-svg").first.wait_for()
     seen.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert drawn.count() == every
     assert seen.page.locator("details[data-print]:not([open])").count() == 0
     seen.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert seen.page.locator("details[data-print][open]").count() == 0
+
+
+def test_background_is_folded_until_a_link_leads_to_it(see: See) -> None:
+    seen = see(*SOME)
+    folded, opened = (seen.page.locator(f"details.folded{state}") for state in ("", "[open]"))
+    assert folded.count() >= 3
+    assert opened.count() == 0
+    seen.page.locator("#contents a[href='#trials']").click()
+    seen.page.locator(".chart[data-chart=trials-throughput] .main-svg").first.wait_for()
+    assert opened.count() == 1
+    assert seen.trouble == []
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1440, True), (1000, False)])
+def test_two_charts_stand_beside_each_other_where_there_is_room(see: See, width: int, beside: bool) -> None:
+    seen = see(*SOME, width=width)
+    tops = []
+    for name in ("scaling-strong-throughput", "scaling-strong-efficiency"):
+        seen.chart(name)
+        tops.append(seen.page.evaluate(f"document.getElementById('{name}').offsetTop"))
+    assert (tops[0] == tops[1]) == beside
 
 
 def test_paper_has_whole_charts_beside_each_other_and_nothing_for_the_pointer(see: See) -> None:
@@ -131,7 +152,7 @@ def test_rows_are_found_by_text_and_by_status(see: See) -> None:
 
 
 def test_each_label_of_the_table_leads_to_its_definition(see: See) -> None:
-    seen = see(*THREE)
+    seen = see(THREE[0], *map(communicating, THREE[1:]))
     links = seen.page.locator("#cases thead a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
     assert len(links) == 6, "tokens/s, x ddp, memory, communication, loss, trials"
     assert all(seen.page.locator(f"#made dt{link}").count() == 1 for link in links)
@@ -268,6 +289,7 @@ def test_the_contents_lead_to_every_chapter(see: See, width: int) -> None:
 
 def test_every_chart_has_a_name_an_alternative_and_its_numbers(see: See) -> None:
     seen = see(*SOME)
+    seen.scroll_through()
     for figure in seen.page.locator("figure:has(.chart)").all():
         assert figure.locator("h3").inner_text()
         assert figure.locator("figcaption").inner_text()

@@ -61,6 +61,9 @@ class Seen:
 
     @staticmethod
     def _draw(chart: Locator) -> Locator:
+        chart.evaluate(
+            "chart => { const folded = chart.closest('.folded'); if (folded) folded.open = true; }"
+        )
         # Coming into sight only asks for the drawing: what is read before it is done isn't there.
         chart.scroll_into_view_if_needed()
         chart.locator(".main-svg").first.wait_for()

@@ -69,6 +69,16 @@ def measured(of: Case, tokens_per_s: float = 1000.0, *, round_: int = 0, **value
     )
 
 
+def communicating(record: Record) -> Record:
+    """*record* with one all-reduce of its bytes in a step."""
+    size, ranks = record.values["comm_bytes"], record.case.world_size
+    row = {"rank": 0, "step": 0, "place": 0, "op": "all_reduce", "dtype": "fp32"}
+    return dataclasses.replace(
+        record,
+        tables={"collectives": [{**row, "group": f"0-{ranks - 1}", "group_size": ranks, "bytes": size}]},
+    )
+
+
 def failed(
     of: Case, reason: str = "rank 1 in time: RuntimeError: no", *, round_: int = 0, **told: Any
 ) -> Record:

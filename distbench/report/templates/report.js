@@ -5,6 +5,8 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   // paper is white, and as wide whatever the window is: the style makes all that is on it smaller
   const paper = { ink: "#000000", line: "#cccccc", ground: "#ffffff", wide: 1120, half: 550, most: 420 };
+  // as in the style: two charts beside each other
+  const columns = window.matchMedia("(min-width: 76rem)");
   const slim = window.matchMedia("(max-width: 699px)");
   const longestLabel = 20;
   const elements = Array.from(document.querySelectorAll(".chart"));
@@ -70,29 +72,45 @@
     return heights.get(element) + 19 * Math.max(0, Math.ceil(entries / perLine) - 1);
   }
 
-  // on paper: names at the ends of lines need room, and what has no other beside it has it
-  const named = (element) => {
+  // names at the ends of lines need room: on paper all of them, on a screen long ones
+  const named = (element, look) => {
     const layout = charts[element.dataset.chart].layout;
-    return layout.pair !== undefined || (layout.annotations || []).length > 0;
+    const names = (layout.annotations || []).map((each) => each.text.length);
+    return layout.pair !== undefined || names.some((length) => look === paper || length > 26);
   };
-  function isWide(element) {
-    return named(element) || Array.from(element.closest("section").querySelectorAll(".chart")).filter((each) => !named(each)).length < 2;
+  // what has no other beside it is wide, too
+  function isWide(element, look) {
+    return named(element, look) || Array.from(element.closest("section").querySelectorAll(".chart")).filter((each) => !named(each, look)).length < 2;
+  }
+  const mark = (element, look) => element.closest("figure").classList.toggle("wide", isWide(element, look));
+  const first = screenLook();
+  elements.forEach((element) => mark(element, first));
+
+  // names at the ends of lines need as many pixels beside half a page as beside a whole one
+  function withLabelSpace(layout, pixels) {
+    const names = layout.annotations || [];
+    if (!names.length || !layout.xaxis || !layout.xaxis.range) return layout;
+    const low = layout.xaxis.range[0];
+    const last = Math.max(...names.map((each) => each.x));
+    const label = 30 + 6.6 * Math.max(...names.map((each) => each.text.length));
+    const range = [low, low + (last - low) * pixels / Math.max(pixels - label, pixels / 3)];
+    return Object.assign({}, layout, { xaxis: Object.assign({}, layout.xaxis, { range }) });
   }
 
   function draw(element, look) {
     const given = charts[element.dataset.chart];
     const figure = pairs.figure(element.dataset.chart, given);
-    const wide = isWide(element);
-    element.closest("figure").classList.toggle("wide", wide);
+    const wide = mark(element, look);
+    const half = look !== paper && columns.matches && !wide;
     const narrow = look === paper ? !wide : slim.matches;
-    const above = narrow || figure.layout.barmode;
+    const above = narrow || half || figure.layout.barmode;
     // a long legend on a narrow screen leaves no room for the chart
     const entries = figure.data.filter((trace) => trace.showlegend !== false).length;
     const showlegend = figure.layout.showlegend && (!narrow || entries <= 12);
-    const perLine = look === paper ? (wide ? 4 : 2) : slim.matches ? 1 : 4;
+    const perLine = look === paper ? (wide ? 4 : 2) : slim.matches ? 1 : half ? 2 : 4;
     const needed = tall(element, above && showlegend ? entries : 0, perLine);
     // places of rows and of names are pixels; all else may be lower
-    const height = look === paper && !named(element) && !given.layout.yaxis.ticktext ? Math.min(needed, paper.most) : needed;
+    const height = look === paper && !named(element, look) && !given.layout.yaxis.ticktext ? Math.min(needed, paper.most) : needed;
     element.style.height = height + "px";
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -104,7 +122,7 @@
       hoverlabel: { align: "left", namelength: -1, bgcolor: look.ground, bordercolor: look.line, font: { color: look.ink } },
       hovermode: "closest",
       bargap: 0.3,
-      ...axes(figure.layout, look, narrow),
+      ...axes(half ? withLabelSpace(figure.layout, element.clientWidth - 80) : figure.layout, look, narrow),
       // on a narrow screen names at the ends of lines would take the place of the lines
       annotations: narrow && look !== paper && !given.layout.pair ? [] : figure.layout.annotations,
       // what is as wide as the paper is not fitted to its place by itself
@@ -170,7 +188,7 @@
     chosen = event.detail;
     redraw(screenLook());
   });
-  [dark, slim].forEach((query) => query.addEventListener("change", () => redraw(screenLook())));
+  [dark, slim, columns].forEach((query) => query.addEventListener("change", () => redraw(screenLook())));
   window.addEventListener("beforeprint", toPaper);
   window.addEventListener("afterprint", toScreen);
 })();

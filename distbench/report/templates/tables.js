@@ -50,6 +50,8 @@
     const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    const folded = target.querySelector(":scope > details.folded");
+    if (folded) folded.open = true;
     // a row that was clicked stays where it is
     target.scrollIntoView({ block: target.tagName === "TR" ? "nearest" : "start" });
   }

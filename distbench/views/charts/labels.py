@@ -47,7 +47,8 @@ class LineEnd:
 def label_line_ends(ends: Sequence[LineEnd], low: float, high: float, pixels: int) -> list[dict[str, Any]]:
     """Plotly's annotations with a name at the end of each line.
 
-    Ends at one position share the label of the first, with the number of the others.
+    Ends at one position share the label of the first, with the number of the others; if all are there, their
+    number is the label.
 
     Args:
         ends: In the order in which names are preferred.
@@ -65,7 +66,7 @@ def label_line_ends(ends: Sequence[LineEnd], low: float, high: float, pixels: in
         else:
             shared.append((place, end, 1))
     return [
-        _label(end, count, lowered - place)
+        _label(end, f"{count} cases" if 1 < count == len(ends) else _name(end, count), lowered - place)
         for (place, end, count), lowered in zip(
             shared, _spread_out([place for place, *_ in shared[:MAX_LINE_LABELS]], pixels), strict=False
         )
@@ -84,12 +85,16 @@ def _spread_out(places: Sequence[float], pixels: int) -> list[float]:
     return lowered
 
 
-def _label(end: LineEnd, count: int, shift: float) -> dict[str, Any]:
+def _name(end: LineEnd, count: int) -> str:
     more = f" (+{count - 1})" if count > 1 else ""
+    return escape_label(shorten(end.name, _MAX_LENGTH)) + more
+
+
+def _label(end: LineEnd, text: str, shift: float) -> dict[str, Any]:
     return {
         "x": end.x,
         "y": end.y,
-        "text": escape_label(shorten(end.name, _MAX_LENGTH)) + more,
+        "text": text,
         "xanchor": "left",
         "ax": 18,
         "ay": shift,

@@ -10,7 +10,7 @@ from distbench.analysis.mesh_dimensions import dimension_traffic
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wire_traffic import WIRE_BYTES, WIRE_BYTES_THEORY, wire_sentence, wire_values
 from distbench.record import Record
-from tests.support.records import case, info, measured
+from support.records import case, info, measured
 
 PAYLOAD = 1200.0
 

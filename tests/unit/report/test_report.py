@@ -11,7 +11,7 @@ from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.report import page
 from distbench.report.overview import overview_text
-from support.records import case, failed, info, measured, run_of, stored_run, unsupported
+from support.records import case, communicating, failed, info, measured, run_of, stored_run, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
 
@@ -34,17 +34,7 @@ def test_the_table_fits_eighty_columns():
 
 
 def test_the_table_shows_each_number_with_its_unit_and_the_spread():
-    row = {
-        "rank": 0,
-        "step": 0,
-        "place": 0,
-        "op": "all_reduce",
-        "group_size": 2,
-        "dtype": "fp32",
-        "bytes": 1e5,
-    }
-    first, second = measured(DDP, 1000), measured(DDP, 1100, round_=1)
-    text = table(replace(first, tables={"collectives": [row]}), second)
+    text = table(communicating(measured(DDP, 1000)), measured(DDP, 1100, round_=1))
     row = next(line for line in text.splitlines() if line.startswith("ddp "))
     assert row.split() == ["ddp", "measured", "1,050", "±83%", "1.00", "977", "KiB", "97.7", "KiB", "2.5000"]
 
