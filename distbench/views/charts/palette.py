@@ -3,6 +3,7 @@
 All contrast with the white and the dark background (WCAG 2.2, 1.4.11: at least 3 : 1). Strategies have
 strong colors, and a symbol each; parts of a step and kinds of memory have muted ones, related if the
 things are related: optimizer and optimizer states, forward pass and activations, buckets and communication.
+Parts that stand in one bar differ by at least 20 (CIE76), also for readers without red or green cones.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ STRATEGIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37A00", "#3A92C8", 
 GREY = "#888888"
 """References that values are compared with."""
 
-_FORWARD, _BACKWARD, _OPTIMIZER = "#4B97A0", "#4A7D6E", "#7F8F3C"
-_EXPOSED, _WAITING = "#C4554D", "#B98A2F"
+_FORWARD, _BACKWARD, _OPTIMIZER, _REST = "#5799C4", "#3A6C82", "#8C9A26", "#8A8F8E"
+_EXPOSED, _WAITING = "#A74A30", "#B2862B"
 STEP_PARTS = {
-    "data": "#97785A",
+    "data": "#A38F6C",
     "forward": _FORWARD,
     "backward": _BACKWARD,
     "optimizer": _OPTIMIZER,
     "exposed_comm": _EXPOSED,
-    "other": "#8A6D9B",
-    "idle": "#84898F",
+    "other": "#4663AC",
+    "idle": _REST,
 }
 """Parts of a step."""
 PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}
 """Passes of a pipeline: forward, backward, and the halves of backward for the input and for the weights."""
-COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#B07F86", "transfer": _EXPOSED, "waiting": _WAITING}
+COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#A6767C", "transfer": _EXPOSED, "waiting": _WAITING}
 """Parts of the time of communication."""
 COLLECTIVES = {
     "all_reduce": "#C0607F",
@@ -53,13 +54,13 @@ DIMENSIONS = {
 COPIES = "#7F74A8"
 """Copies to, from and on a device."""
 MEMORY = {
-    "parameters": "#5C82BC",
+    "parameters": "#3096F2",
     "gradients": _BACKWARD,
     "optimizer_state": _OPTIMIZER,
-    "master": "#8E7CC3",
-    "buffers": "#B8744F",
+    "master": "#4963AD",
+    "buffers": "#AF6E4E",
     "activations": _FORWARD,
-    "other": "#84898F",
+    "other": _REST,
 }
 """Kinds of memory."""
 PEAK_HOLDERS = {
@@ -71,7 +72,7 @@ PEAK_HOLDERS = {
     "inside": MEMORY["other"],
 }
 """Holders of memory at a peak."""
-EFFICIENCY = {"efficiency": "#6C8BA8", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8A7464"}
+EFFICIENCY = {"efficiency": "#678EAD", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8C786A"}
 """Parts of the efficiency on several devices, and of its loss."""
 QUANTITIES = {
     "loss": "#B0568C",

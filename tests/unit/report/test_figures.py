@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from distbench.analysis.candidates import pareto_fronts
@@ -18,6 +19,7 @@ from distbench.core.case import Case, PrecisionConfig, TimeLimits
 from distbench.record import Record, RecordRow, Status
 from distbench.report.html import Chapter
 from distbench.report.page import chapters
+from distbench.views.charts import palette
 from distbench.views.charts.figures import MAX_CHART_CASES, CaseAxis, CaseStyle, Chart, byte_ticks, log_ticks
 from distbench.views.charts.labels import LineEnd, label_line_ends, place_mark_labels
 from distbench.views.charts.palette import (
@@ -262,14 +264,64 @@ def test_every_colour_stands_out_on_either_ground(ground):
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
+# Machado, Oliveira and Fernandes 2009, doi:10.1109/TVCG.2009.113: severity 1.0, for linear sRGB
+CONE_DEFECTS = {
+    "none": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+}
+BARS = {
+    "step": palette.STEP_PARTS,
+    "memory": palette.MEMORY,
+    "peak": palette.PEAK_HOLDERS,
+    "efficiency": palette.EFFICIENCY,
+    "passes": palette.PASSES,
+    "exposed": {name: palette.COMMUNICATION[name] for name in ("exposed", "hidden")},
+    "waiting": {name: palette.COMMUNICATION[name] for name in ("transfer", "waiting")},
+}
+
+
+@pytest.mark.parametrize("defect", CONE_DEFECTS)
+@pytest.mark.parametrize("bar", BARS)
+def test_parts_of_a_bar_can_be_told_apart_by_colour_blind_readers(bar, defect):
+    seen = {name: _lab(CONE_DEFECTS[defect] @ _linear(colour)) for name, colour in BARS[bar].items()}
+    for (one, here), (other, there) in itertools.combinations(seen.items(), 2):
+        assert np.linalg.norm(here - there) >= 20, (one, other)
+
+
+def _lab(linear: np.ndarray) -> np.ndarray:
+    """CIELAB under D65 of linear sRGB."""
+    to_xyz = np.array(
+        [
+            [0.4124564, 0.3575761, 0.1804375],
+            [0.2126729, 0.7151522, 0.072175],
+            [0.0193339, 0.119192, 0.9503041],
+        ]
+    )
+    ratios = to_xyz @ np.clip(linear, 0, 1) / to_xyz.sum(axis=1)
+    x, y, z = np.where(ratios > (6 / 29) ** 3, np.cbrt(ratios), ratios * (29 / 6) ** 2 / 3 + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
 def test_no_colour_of_a_strategy_means_anything_else():
     assert MEANINGS & {*STRATEGIES} == set()
 
 
 def _luminance(colour: str) -> float:
+    return float(np.array([0.2126, 0.7152, 0.0722]) @ _linear(colour))
+
+
+def _linear(colour: str) -> np.ndarray:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels])
 
 
 def test_each_of_many_families_has_a_mark_of_its_own():
