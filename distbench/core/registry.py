@@ -131,6 +131,19 @@ def file_summary(kind: str, name: str) -> str:
     return _first_paragraph(ast.get_docstring(tree))
 
 
+def submodule_summaries(kind: str, module: str) -> dict[str, str]:
+    """First paragraph of *module* of each plug-in of *kind* that has it, by the plug-in's name."""
+    files = _plugin_files(kind, os.environ.get(PLUGIN_PATH_VARIABLE, ""))
+    found = {
+        name: file.with_name(f"{module}.py") for name, file in files.items() if file.name == "__init__.py"
+    }
+    return {
+        name: _first_paragraph(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))))
+        for name, file in sorted(found.items())
+        if file.is_file()
+    }
+
+
 def _first_paragraph(doc: str | None) -> str:
     return " ".join((doc or "").split("\n\n")[0].split())
 

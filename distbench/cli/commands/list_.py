@@ -46,7 +46,7 @@ def list_(
     if kind == _SUITE:
         return _list_suite(as_json=as_json, as_schema=as_schema)
     kinds = [kind] if kind else list(registry.PLUGIN_KINDS)
-    asked = {kind: [name] if name else registry.plugin_names(kind) for kind in kinds}
+    asked = {kind: [name] if name else _names(kind) for kind in kinds}
     has_cards = as_json or bool(name)
     plugins = {
         kind: [_describe_plugin(kind, each, has_cards=has_cards) for each in names]
@@ -75,8 +75,16 @@ def _check(kind: str, name: str) -> None:
         raise UsageError(f"list suite: takes no name, not {name!r}; distbench list suite lists all keys")
     if kind and kind not in (*registry.PLUGIN_KINDS, _SUITE):
         raise UsageError(f"list {kind!r}: unknown; {did_you_mean(kind, (*registry.PLUGIN_KINDS, _SUITE))}")
-    if name and name not in registry.plugin_names(kind):
-        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, registry.plugin_names(kind))}")
+    if name and name not in _names(kind):
+        raise UsageError(f"list {kind} {name!r}: unknown; {did_you_mean(name, _names(kind))}")
+
+
+def _names(kind: str) -> list[str]:
+    """Names of the plug-ins of *kind*, and of the views that kinds of job have."""
+    from distbench.core import registry
+
+    of_jobs = registry.submodule_summaries("jobs", "view") if kind == "views" else ()
+    return sorted({*registry.plugin_names(kind), *of_jobs})
 
 
 def _list_suite(*, as_json: bool, as_schema: bool) -> int:
@@ -104,7 +112,12 @@ def _describe_plugin(kind: str, name: str, *, has_cards: bool) -> dict[str, Any]
 
     try:
         if not registry.has_options(kind):
-            return {"name": name, "summary": registry.file_summary(kind, name), "options": []}
+            of_jobs = registry.submodule_summaries("jobs", "view")
+            return {
+                "name": name,
+                "summary": of_jobs.get(name) or registry.file_summary(kind, name),
+                "options": [],
+            }
         plugin = registry.load_plugin(kind, name)
         described: dict[str, Any] = {
             "name": name,

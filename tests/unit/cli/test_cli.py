@@ -11,6 +11,7 @@ import pytest
 from distbench.cli import commands
 from distbench.record import FORMAT_VERSION
 from distbench.record.catalog import find_run_strict
+from distbench.views.base import all_views
 from support.suites import SuiteText, write_suite
 
 SUITES = Path(__file__).parents[3] / "suites"
@@ -303,6 +304,14 @@ def test_list_as_json_has_the_columns_of_metrics(command):
     assert set(listed) == {"strategies", "workloads", "data", "metrics", "launchers", "jobs", "views"}
     columns = [column for metric in listed["metrics"] for column in metric["columns"]]
     assert {"name", "unit", "better", "doc"} <= set(columns[0])
+
+
+def test_every_view_of_show_is_listed(command):
+    _, output, _ = command("list", "views", "--json")
+    listed = {view["name"]: view["summary"] for view in json.loads(output)["views"]}
+    assert listed.keys() == all_views().keys() > {"equivalence", "links", "time"}
+    assert all(listed.values())
+    assert "equivalence: View ``equivalence``: verdict" in command("list", "views", "equivalence")[1]
 
 
 def test_a_plugin_of_ones_own_is_listed_and_a_broken_one_hides_no_other(command, tmp_path, monkeypatch):
