@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import typing
 from collections.abc import Iterator, Mapping
@@ -145,7 +146,9 @@ def submodule_summaries(kind: str, module: str) -> dict[str, str]:
 
 
 def _first_paragraph(doc: str | None) -> str:
-    return " ".join((doc or "").split("\n\n")[0].split())
+    text = " ".join((doc or "").split("\n\n")[0].split())
+    # a list has the name beside it, and no markup
+    return re.sub(r"^(The v|V)iew ``\w+``: ", "", text)
 
 
 def _singular(kind: str) -> str:

@@ -311,7 +311,7 @@ def test_every_view_of_show_is_listed(command):
     listed = {view["name"]: view["summary"] for view in json.loads(output)["views"]}
     assert listed.keys() == all_views().keys() > {"equivalence", "links", "time"}
     assert all(listed.values())
-    assert "equivalence: View ``equivalence``: verdict" in command("list", "views", "equivalence")[1]
+    assert "equivalence: verdict on each case" in command("list", "views", "equivalence")[1]
 
 
 def test_a_plugin_of_ones_own_is_listed_and_a_broken_one_hides_no_other(command, tmp_path, monkeypatch):
