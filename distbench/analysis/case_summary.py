@@ -37,6 +37,8 @@ DAMAGED = "damaged"
 """Status of a case whose trials are all unreadable because files are damaged."""
 UNMEASURED = "unmeasured"
 """Status of a case that was not to be measured (``measure.trials: 0``)."""
+NOT_MEASURED = "not measured"
+"""Reason for a column of which no trial says more."""
 REFERENCE_LABEL = SPEED_BASELINE
 """Label of the strategy that other throughputs are divided by."""
 THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
@@ -336,7 +338,7 @@ def _add_costs(rows: list[CaseSummary], cost: DeviceCost | None) -> list[CaseSum
 def _absence_reason(records: list[Record], name: str) -> str:
     if any(name in record.values for record in records):
         return "not a finite number"
-    return next((record.absent[name] for record in records if name in record.absent), "not measured")
+    return next((record.absent[name] for record in records if name in record.absent), NOT_MEASURED)
 
 
 def _failure_log(record: Record) -> str:

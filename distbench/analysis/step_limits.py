@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
 from distbench.analysis.scaling import waiting_share
 from distbench.analysis.step_timeline import rank_steps
 from distbench.core.units import format_bytes
@@ -103,6 +103,7 @@ LOSSES: tuple[StepLoss, ...] = (
     ),
 )
 """In the order in which they are named if two are as large."""
+_NOT_PROFILED = "no step was profiled; set measure.profile_steps to 1 or more, and list the metric profile"
 _NOISE_ADVICE = "measure again on a quiet machine (distbench run SUITE --repeat-noisy 3)"
 COMPUTATION_ADVICE = "shorter dtypes (precision.compute: bf16), compile: true, a faster attention"
 _NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "host")
@@ -198,7 +199,8 @@ def step_limit(row: CaseSummary) -> StepLimit | str:
         )
     times = _step_times(row)
     if times is None:
-        return row.absence_reasons.get("profile_step_s", "no step was profiled")
+        why = row.absence_reasons.get("profile_step_s", NOT_MEASURED)
+        return _NOT_PROFILED if why == NOT_MEASURED else why
     return limit_of(times)
 
 

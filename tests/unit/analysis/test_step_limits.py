@@ -70,7 +70,13 @@ def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason
     noisy = replace(profiled(FSDP, 0.3, [1.0, 1.0]), degraded="others took 79% of the CPU time")
     run = RunAnalysis(info(DDP, FSDP, ZERO), [measured(DDP), noisy, failed(ZERO)])
     ddp, fsdp, zero = run.cases
-    assert step_limit(ddp) == "no step was profiled"
+    assert step_limit(ddp).startswith("no step was profiled; set measure.profile_steps to 1 or more")
+    columns = {
+        **measured(DDP).columns,
+        "profile_step_s": {"unit": "s", "better": "lower", "over_ranks": "max", "doc": ""},
+    }
+    (described,) = RunAnalysis(info(DDP), [replace(measured(DDP), columns=columns)]).cases
+    assert step_limit(described) == step_limit(ddp), "also if only its column is known"
     found = step_limit(fsdp)
     assert isinstance(found, StepLimit)
     assert (found.word, found.share) == ("noise", None)
