@@ -123,8 +123,8 @@ def test_theory_of_one_operation_over_two_dimensions_is_added_up():
         record
     )
     assert dimension_traffic(record) == [
-        DimensionTraffic("dp_replicate", "all_reduce", 8000, 8000, 1, None, 0),
-        DimensionTraffic("tp", "all_reduce", 40_000, 40_000, 10, 10, 0),
+        DimensionTraffic("dp_replicate", "all_reduce", 8000, 8000, 8000, 1, None, 0),
+        DimensionTraffic("tp", "all_reduce", 40_000, 40_000, 40_000, 10, 10, 0),
     ]
 
 
