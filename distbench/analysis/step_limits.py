@@ -239,7 +239,8 @@ def _idle_share(row: CaseSummary) -> float | None:
     """Share of a timed step in which no rank computes or communicates; None if unknown.
 
     The profiler lengthens the gaps and not what runs, so what ran under it is compared with the timed step.
-    On a CPU it is that of the busiest rank: the others wait for a rank that is idle alone.
+    On a CPU it is that of the busiest rank: the others wait for a rank that is idle alone. A timed step that
+    is longer than the profiled one was disturbed, so the gaps of the profiled one are the most that it has.
     """
     if row.case.device == "cuda":
         return gpu_idle_share(row)
@@ -247,7 +248,8 @@ def _idle_share(row: CaseSummary) -> float | None:
     timed = _value(row, "step_s")
     if not kept or not timed:
         return None
-    return max(0.0, 1 - max(step.busy for step in kept) / timed)
+    busiest = max(kept, key=lambda step: step.busy)
+    return max(0.0, 1 - busiest.busy / min(timed, busiest.seconds))
 
 
 def gpu_idle_share(row: CaseSummary) -> float | None:
@@ -261,7 +263,7 @@ def gpu_idle_share(row: CaseSummary) -> float | None:
     idle = _value(row, "profile_idle_s") if "profile_idle_s" in row.values else _value(row, "profile_other_s")
     if row.case.device != "cuda" or under_profiler is None or idle is None or not timed:
         return None
-    return max(0.0, 1 - (under_profiler - idle) / timed)
+    return max(0.0, 1 - (under_profiler - idle) / min(timed, under_profiler))
 
 
 def _recomputation(row: CaseSummary) -> float | None:

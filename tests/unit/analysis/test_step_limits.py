@@ -43,7 +43,7 @@ def test_the_largest_of_several_losses_is_named_and_small_ones_leave_the_computa
 def profiled(of: Any, exposed: float, work: list[float], **values: float) -> Record:
     """Return a record of steps of 1 s on two ranks that work for so long, each in seconds."""
     parts = {"profile_step_s": 1.0, "profile_exposed_comm_s": exposed, "profile_optimizer_s": 0.02}
-    record = measured(of, 1000.0, step_s=1.0, profile_data_s=0.01, **parts, **values)
+    record = measured(of, 1000.0, **{"step_s": 1.0, "profile_data_s": 0.01, **parts, **values})
     samples = {"work_s": [[each] for each in work], "profile_step_s": [[1.0]] * 2}
     return replace(record, samples={**record.samples, **samples})
 
@@ -64,6 +64,26 @@ def test_exposed_communication_is_transfer_waiting_or_a_bubble(exposed, work, va
     found = step_limit(row)
     assert isinstance(found, StepLimit)
     assert (found.word, found.share) == (word, pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("timed", "word"),
+    [(1.0, "host-bound"), (0.75, "host-bound"), (1.5, "host-bound"), (0.6, "compute-bound")],
+)
+def test_gaps_are_those_of_the_profiled_step_at_most(timed, word):
+    """A rank is busy for 0.6 s of a profiled step of 1 s; a timed step of 1.5 s was disturbed."""
+    step = {"rank": 0, "step": 0, "kind": "step", "name": "", "begin_s": 0.0, "end_s": 1.0, "busy_s": 0.6}
+    record = replace(
+        profiled(DDP, 0.05, [1.0, 1.0], step_s=timed),
+        tables={"timeline": [{**step, "bridged_s": 1e-4}]},
+    )
+    (row,) = RunAnalysis(info(DDP), [record]).cases
+    found = step_limit(row)
+    assert isinstance(found, StepLimit)
+    assert found.word == word
+    if word == "host-bound":
+        # making a batch takes 0.01 s of the gaps
+        assert found.share == pytest.approx(1 - 0.6 / min(timed, 1.0) - 0.01)
 
 
 def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason():
