@@ -273,7 +273,7 @@ def _with_numbers(row: CaseSummary, good: list[Record]) -> CaseSummary:
 
 
 def _wire_estimates(record: Record) -> tuple[dict[str, Estimate], dict[str, str]]:
-    """Bytes on the wire of one trial, which all trials of a case share, and reasons for unknown ones."""
+    """Bytes on the wire of the trial that stands for the case, and reasons for unknown ones."""
     values, reasons = wire_values(record)
     return {
         name: Estimate(value, value, value, 1, (value,), (record.round,)) for name, value in values.items()

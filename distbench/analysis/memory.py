@@ -19,8 +19,8 @@ PEAK_HOLDERS = {
     "forward": "made in the forward pass",
     "backward": "made in the backward pass",
     "step": "made in the optimizer step",
-    "unseen": "allocated inside collectives or compiled code",
-    "inside": "allocated and freed within one operation",
+    "internal": "allocated inside collectives or compiled code",
+    "transient": "allocated and freed within one operation",
 }
 """Holder of memory at a peak -> its description."""
 _MIN_PEAK_SHARE = 0.1

@@ -51,7 +51,9 @@ def wire_values(record: Record) -> tuple[dict[str, float], dict[str, str]]:
     values = {name: math.fsum(by_op.values()) for name, by_op in known.items() if by_op is not None}
     reasons = {
         WIRE_BYTES: record.absent.get("comm_bytes", _UNKNOWN_ALGORITHM),
-        WIRE_BYTES_THEORY: record.absent.get("comm_bytes_theory", "the size of a process group is unknown"),
+        WIRE_BYTES_THEORY: record.absent.get(
+            "comm_bytes_theory", "the size of a process group or the algorithm of an operation is unknown"
+        ),
     }
     return values, {name: why for name, why in reasons.items() if name not in values}
 

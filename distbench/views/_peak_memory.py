@@ -63,7 +63,7 @@ def peak_chart(run: RunAnalysis) -> Iterator[Chart]:
         "memory-peak",
         "What holds the peak",
         "Memory of the rank with the highest peak, at that moment of the counted step, by when it was "
-        "allocated; lower is better. unseen: inside collectives or compiled code; inside: allocated and "
+        "allocated; lower is better. internal: inside collectives or compiled code; transient: allocated and "
         f"freed within one operation. The notes name the largest operations.{shown.truncation_note}",
         make_figure(
             stacked_bars(

@@ -199,7 +199,7 @@ def test_what_holds_the_peak_of_a_rank_adds_up_to_it(run, name):
         assert made > 0
         if name.startswith("single"):
             # all that this step allocates passes torch's dispatcher
-            assert not [row for row in rows if row["holder"] == "unseen"]
+            assert not [row for row in rows if row["holder"] == "internal"]
 
 
 def test_the_operations_that_hold_a_peak_are_named_with_their_lines(run_suite):

@@ -58,8 +58,9 @@ PEAK_TABLE = TableSpec(
             "holder",
             "varchar",
             "forward, backward, step: tensors that operations of this phase made; before: tensors from "
-            "before the forward pass; unseen: allocated below torch's dispatcher, as collectives and "
-            "compiled code do; inside: allocated and freed within one operation.",
+            "before the forward pass; internal: allocated below torch's dispatcher, as collectives "
+            "and compiled code do; transient: allocated and freed within one operation, and growth of less "
+            "than 0.1%.",
         ),
         TableColumn(
             "op", "varchar", "Operation that made them, such as aten::cat; null: several, or unknown."

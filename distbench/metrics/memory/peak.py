@@ -58,7 +58,7 @@ class PeakRecorder(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: run compiled code unchanged; what it allocates is unseen."""
+        """True: run compiled code unchanged; what it allocates has the holder ``internal``."""
         return True
 
     @contextmanager
@@ -78,8 +78,8 @@ class PeakRecorder(TorchDispatchMode):
         rest = max(0, snapshot.allocated - sum(snapshot.held.values()))
         others = {
             "before": min(rest, self._before),
-            "unseen": max(0, rest - self._before),
-            "inside": max(0, highest["peak"] - snapshot.allocated),
+            "internal": max(0, rest - self._before),
+            "transient": max(0, highest["peak"] - snapshot.allocated),
         }
         made = [*_largest(snapshot.held), *((_Origin(name), size) for name, size in others.items() if size)]
         return [{"phase": highest["phase"], **asdict(origin), "bytes": size} for origin, size in made]
@@ -103,7 +103,7 @@ class PeakRecorder(TorchDispatchMode):
         # subclasses consist of plain tensors; sparse ones and those of functorch have no storage
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             if value.device.type == self._device and value.layout is torch.strided:
-                with suppress(RuntimeError, NotImplementedError):
+                with suppress(RuntimeError):
                     yield value.untyped_storage()
         elif isinstance(value, list | tuple):
             for item in value:

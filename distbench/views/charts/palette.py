@@ -68,8 +68,8 @@ PEAK_HOLDERS = {
     "forward": _FORWARD,
     "backward": _BACKWARD,
     "step": _OPTIMIZER,
-    "unseen": MEMORY["buffers"],
-    "inside": MEMORY["other"],
+    "internal": MEMORY["buffers"],
+    "transient": MEMORY["other"],
 }
 """Holders of memory at a peak."""
 EFFICIENCY = {"efficiency": "#678EAD", "transfer": _EXPOSED, "waiting": _WAITING, "work": "#8C786A"}
