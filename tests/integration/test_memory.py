@@ -190,11 +190,12 @@ def holders(record: dict[str, Any], rank: int) -> list[dict[str, Any]]:
 def test_what_holds_the_peak_of_a_rank_adds_up_to_it(run, name):
     record = record_of(run, name)
     for rank in range(record["case"]["world_size"]):
-        peaks = {row["phase"]: row["peak"] for row in phases(record) if row["rank"] == rank}
-        peaks = {phase: peak for phase, peak in peaks.items() if phase != "build"}
+        # a phase has a row for each micro-batch; which one is the highest depends on what ZeRO prefetched
+        peaks = [(row["peak"], row["phase"]) for row in phases(record) if row["rank"] == rank]
+        highest, _ = max(peak for peak in peaks if peak[1] != "build")
         rows = holders(record, rank)
-        assert {row["phase"] for row in rows} <= {*peaks}
-        assert sum(row["bytes"] for row in rows) == max(peaks.values())
+        assert {(highest, row["phase"]) for row in rows} <= {*peaks}
+        assert sum(row["bytes"] for row in rows) == highest
         made = sum(row["bytes"] for row in rows if row["holder"] in ("forward", "backward", "step"))
         assert made > 0
         if name.startswith("single"):
