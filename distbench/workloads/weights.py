@@ -58,10 +58,10 @@ STAGE_PREFIX = "_stage_"
 
 
 def plain_name(name: str) -> str:
-    """Name in the plain module: *name* without the parts that wrappers insert."""
+    """Name in the plain module: *name* without the parts that wrappers insert; empty for what they wrap."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS and not part.startswith(STAGE_PREFIX)]
     # DataParallel, DDP and DeepSpeed call what they wrap "module"
-    while parts[0] == "module" and len(parts) > 1:
+    while len(parts) > 1 and parts[0] == "module":
         parts = parts[1:]
     return ".".join(parts)
 

@@ -128,6 +128,26 @@ def test_the_gradient_norms_agree_with_single(run):
         assert curve(record, "grad_norm") == pytest.approx(expected, rel=20 * TOLERANCE[variant]), key
 
 
+def test_the_layers_of_every_strategy_do_the_work_of_the_model(run):
+    _, folder = run
+    for key, record in records(folder).items():
+        rows = record["tables"]["layers"]
+        names = {row["layer"] for row in rows}
+        assert {None, "blocks.*.ffn.up", "head"} <= names, key
+        ranks = range(record["case"]["world_size"])
+        # 1/3 of the FLOPs of both passes; ranks of a model-parallel group share a sample's
+        whole = sum(row.get("forward_flops") or 0 for row in rows)
+        if key == ("zero1+tp2", 2):
+            # DeepSpeed does not split the head
+            whole -= sum(row["forward_flops"] for row in rows if row["layer"] == "head") / 2
+        samples = record["case"]["batch"]["global_batch_size"]
+        assert whole * 3 == pytest.approx(record["values"]["flops_per_sample"] * samples, rel=0.01), key
+        for part in ("forward", "backward"):
+            of_rank = [sum(row[f"{part}_s"] for row in rows if row["rank"] == rank) for rank in ranks]
+            told = [steps[0] for steps in record["samples"][f"profile_{part}_s"]]
+            assert of_rank == pytest.approx(told, rel=1e-6), (key, part)
+
+
 def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run):
     variant, folder = run
     for (label, size), record in records(folder).items():

@@ -17,6 +17,7 @@ class Kineto:
     thread: int = 1
     correlation: int = 0
     dims: tuple[tuple[int, ...], ...] = ()
+    sequence: int = -1
 
     def name(self) -> str:
         return self.label
@@ -39,6 +40,9 @@ class Kineto:
     def correlation_id(self) -> int:
         return self.correlation
 
+    def sequence_nr(self) -> int:
+        return self.sequence
+
     def shapes(self) -> list[Any]:
         return [list(each) for each in self.dims]
 
@@ -53,8 +57,18 @@ class Events:
         self.found.append(Kineto(f"distbench::{name}", begin, end, "user_annotation"))
         return self
 
+    def layer(self, index: int, begin: float, end: float) -> Events:
+        """A module of the layer *index* that runs."""
+        return self.op(f"distbench::layer:{index}", begin, end)
+
     def op(self, name: str, begin: float, end: float, thread: int = 1) -> Events:
         self.found.append(Kineto(name, begin, end, thread=thread))
+        return self
+
+    def node(self, sequence: int, begin: float, end: float, thread: int = 1) -> Events:
+        """A node of autograd that the backward pass runs."""
+        label = "autograd::engine::evaluate_function: AddmmBackward0"
+        self.found.append(Kineto(label, begin, end, thread=thread, sequence=sequence))
         return self
 
     def gloo(self, name: str, begin: float, end: float, elements: int, thread: int = 7) -> Events:

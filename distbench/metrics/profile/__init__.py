@@ -18,7 +18,7 @@ from distbench.metrics.base import (
     value_or_reason,
 )
 from distbench.metrics.communication.traffic import SCALAR_BYTES, CountedCollectives
-from distbench.metrics.profile import pipeline
+from distbench.metrics.profile import layer_times, pipeline
 from distbench.metrics.profile.step_timeline import TABLE
 
 _SHARE_DOC = (
@@ -67,15 +67,19 @@ class AttentionKernels(SharedResult):
 class _State:
     profiler: Any = None
     step: ExitStack = field(default_factory=ExitStack)
+    layers: Any = None
+    """Hooks that mark the layers in the trace; None: the pass has none."""
+    costs: Any = None
+    """Counter of the operations of layers; None: the pass has none, or has counted its step."""
 
 
 @dataclass(frozen=True)
 class Profile(Metric):
     """Step breakdown, exposed communication, transfer and waiting of each collective, from one trace."""
 
-    tables = (_FLAGS, TABLE, pipeline.TABLE)
-    early_imports = ("distbench.metrics.profile.timeline",)
-    passes = frozenset({"profile", "unsynced"})
+    tables = (_FLAGS, TABLE, layer_times.TABLE, pipeline.TABLE)
+    early_imports = ("distbench.metrics.profile.timeline", "distbench.metrics.profile.layers")
+    passes = frozenset({"count", "profile", "unsynced"})
     columns = (
         *columns_of("s", None, "mean", per_step=True)(
             profile_step_s="Wall time of a step under the profiler; the sum of the parts below.",
@@ -138,20 +142,30 @@ class Profile(Metric):
     )
 
     def start(self, context: PassContext) -> Any:
+        # compiled code has no modules, and replicas on several devices run in threads
+        has_layers = context.case.compile == "none" and context.devices_per_rank == 1
+        if context.pass_name == "count" and has_layers:
+            from distbench.metrics.profile.layers import LayerCosts
+
+            return _State(costs=LayerCosts())
         if context.pass_name != "profile":
             return _State()
         import torch.profiler
+
+        from distbench.metrics.profile.layers import LayerHooks
 
         activities = [torch.profiler.ProfilerActivity.CPU]
         if context.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profiler = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
         profiler.start()
-        return _State(profiler)
+        return _State(profiler, layers=LayerHooks(_mark_layer) if has_layers else None)
 
     def before_step(self, context: PassContext, state: _State) -> None:
         if state.profiler:
             state.step.enter_context(_record_function("step"))
+        if watched := state.layers or state.costs:
+            state.step.enter_context(watched.one_step())
 
     def after_step(self, context: PassContext, state: _State) -> None:
         if context.device.type == "cuda":
@@ -160,19 +174,30 @@ class Profile(Metric):
             # the device's part of the step must end inside the mark
             torch.cuda.synchronize()
         state.step.close()
+        if state.costs:
+            # all steps have the same layers
+            context.share(state.costs.counted())
+            state.costs = None
 
     def around(self, context: PassContext, state: _State, span: str) -> AbstractContextManager[Any]:
+        if state.costs:
+            counting: AbstractContextManager[Any] = state.costs.observe(span)
+            return counting
         return _record_function(span) if state.profiler else nullcontext()
 
     def values(self, context: PassContext, state: _State) -> Values:
         from distbench.metrics.profile import timeline
         from distbench.metrics.profile.trace_files import save_trace
 
+        if context.pass_name == "count":
+            return {}
         if state.profiler is None:
             return {"unsynced_step_s": [*context.step_times]} if context.step_times else {}
         state.profiler.stop()
         counted = context.shared(CountedCollectives)
-        profiled = timeline.analyse_profile(context, counted, state.profiler.profiler.kineto_results.events())
+        profiled = timeline.analyse_profile(
+            context, counted, state.profiler.profiler.kineto_results.events(), state.layers
+        )
         if counted and profiled.collective_rows:
             # the same collectives, with their times
             counted.rows[:] = profiled.collective_rows
@@ -185,6 +210,8 @@ class Profile(Metric):
             # the first row of a rank is that of the step
             profiled.timeline_rows[:1] = [{**row, "trace": trace.name} for row in profiled.timeline_rows[:1]]
         context.tables["timeline"] = profiled.timeline_rows
+        if profiled.layer_rows:
+            context.tables["layers"] = profiled.layer_rows
         if profiled.pipeline_rows:
             context.tables["pipeline"] = profiled.pipeline_rows
         if profiled.unavailable_reason:
@@ -202,6 +229,16 @@ class Profile(Metric):
             "imbalance": value_or_reason(lambda: _imbalance(trial)),
             "comm_exposed_by_difference_s": value_or_reason(lambda: _difference(trial)),
         }
+
+
+def _mark_layer(index: int) -> AbstractContextManager[Any]:
+    import torch
+
+    from distbench.metrics.profile.trace import LAYER_PREFIX
+
+    # a tenth of the time of record_function, which would lengthen the gaps of a step with many modules
+    mark: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(f"{LAYER_PREFIX}{index}")
+    return mark
 
 
 def _record_function(name: str) -> AbstractContextManager[Any]:

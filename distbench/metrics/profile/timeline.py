@@ -9,9 +9,10 @@ from typing import Any
 
 from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.metrics.communication.traffic import CountedCollectives, wire_factor
-from distbench.metrics.profile import WARM_STEPS, pipeline, step_timeline
+from distbench.metrics.profile import WARM_STEPS, layer_times, pipeline, step_timeline
 from distbench.metrics.profile.breakdown import step_parts
-from distbench.metrics.profile.intervals import difference, length, union
+from distbench.metrics.profile.intervals import TimeInterval, difference, length, union
+from distbench.metrics.profile.layers import CountedLayers, LayerHooks
 from distbench.metrics.profile.nodes import Transfer, link_values
 from distbench.metrics.profile.steps import ProfiledStep, all_gather, find_shortest_times, profiled_step
 from distbench.metrics.profile.trace import Trace, clip_to_step, read_trace
@@ -43,10 +44,15 @@ class ProfileResult:
     """Rows of the table ``timeline``; empty if this rank is not recorded."""
     pipeline_rows: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table ``pipeline``; empty if there is none."""
+    layer_rows: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table ``layers``; empty if this rank writes none."""
 
 
 def analyse_profile(
-    context: PassContext, counted: CountedCollectives | None, events: Iterable[Any]
+    context: PassContext,
+    counted: CountedCollectives | None,
+    events: Iterable[Any],
+    layers: LayerHooks | None = None,
 ) -> ProfileResult:
     """Analyse the profiler *events* of this rank with the *counted* collectives. A collective call."""
     trace = read_trace(events)
@@ -75,7 +81,18 @@ def analyse_profile(
         unseen,
         _timeline_rows(context, trace, steps, choice),
         _pipeline_rows(context, trace, steps, choice),
+        _layer_rows(context, trace, [interval for _, interval in profiled], layers),
     )
+
+
+def _layer_rows(
+    context: PassContext, trace: Trace, steps: list[TimeInterval], hooks: LayerHooks | None
+) -> list[dict[str, Any]]:
+    """Rows of the table ``layers``, if this rank writes them."""
+    if hooks is None or (context.rank and context.world_size > layer_times.MOST_RANKS):
+        return []
+    seconds = layer_times.layer_seconds(trace, steps, hooks.layer_of_node) if steps else None
+    return layer_times.layer_rows(context.shared(CountedLayers), hooks.layers, seconds)
 
 
 def _unavailable_reason(context: PassContext, trace: Trace) -> str:

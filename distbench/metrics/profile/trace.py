@@ -17,6 +17,9 @@ from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, dif
 
 MARK_PREFIX = "distbench::"
 """Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
+LAYER_PREFIX = f"{MARK_PREFIX}layer:"
+"""Prefix of the ranges of modules; the index of their layer follows."""
+_NODE = "autograd::engine::evaluate_function"
 
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 # they contain Python and hooks besides computation, which appears inside them as separate operations
@@ -44,6 +47,8 @@ class ProfilerEvent:
     """Elements of its first input, if the profiler reports them."""
     launched: float | None = None
     """Time at which the host launched it; None for host events."""
+    sequence: int | None = None
+    """Number of a node of autograd; None for any other event."""
 
     @property
     def interval(self) -> TimeInterval:
@@ -69,6 +74,10 @@ class Trace:
     """Copies to, from and on the device."""
     attention: set[str] = field(default_factory=set)
     """Attention kernels that ran."""
+    layers: list[tuple[int, TimeInterval]] = field(default_factory=list)
+    """Index of a layer and the interval in which a module of it ran."""
+    backward_nodes: list[ProfilerEvent] = field(default_factory=list)
+    """Nodes of autograd that the backward pass ran."""
     _operations: list[ProfilerEvent] = field(default_factory=list)
     _waits: list[ProfilerEvent] = field(default_factory=list)
 
@@ -104,7 +113,12 @@ def read_trace(events: Iterable[Any]) -> Trace:
     on_device = []
     for event in every:
         kind = event.activity_type()
-        if kind == "cpu_op":
+        if kind == "cpu_op" and event.name().startswith(_NODE):
+            trace.backward_nodes.append(replace(_host_event(event, origin), sequence=event.sequence_nr()))
+        elif kind == "cpu_op" and event.name().startswith(LAYER_PREFIX):
+            layer = int(event.name().removeprefix(LAYER_PREFIX))
+            trace.layers.append((layer, _host_event(event, origin).interval))
+        elif kind == "cpu_op":
             _sort_operation(trace, _host_event(event, origin))
         elif kind == "user_annotation":
             _sort_annotation(trace, _host_event(event, origin))

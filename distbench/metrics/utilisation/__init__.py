@@ -20,6 +20,7 @@ _NO_PEAK = NotAvailable(
     "no single peak applies with float8, because a step multiplies in two dtypes with different peaks; "
     "compare model_flops_per_s_per_device"
 )
+_NOT_REQUESTED = "metrics.utilisation.measure_peak = false"
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,33 @@ class Utilisation(Metric):
             "ranks at once after the timed steps (on a GPU with its own clock, over several in a row): "
             "an achievable peak, not a published one.",
         ),
+        *columns_of("B/s", None, "min")(
+            copy_bytes_per_s="Best rate of a copy in the memory of the device, bytes read and written "
+            "together, measured on all ranks at once after the timed steps: an achievable bandwidth.",
+        ),
         *columns_of("", "higher", "first")(
             mamfu=f"Model FLOPs per second over matmul_flops; {_MODEL_FLOPS_DOC}. Not comparable with mfu.",
         ),
     )
 
     measure_peak: bool = False
-    """Measure the best rate of a matmul in each trial, after its timed steps; takes about a second."""
+    """Measure the best rates of a matmul and of a copy in each trial, after its timed steps; takes about two
+    seconds."""
     matmul_size: int | None = None
     """Rows and columns of the matrices of that matmul; null: 8192 on a GPU, 2048 on a CPU."""
 
     def values(self, context: PassContext, state: Any) -> Values:
         if context.rank == 0 and (peak := published_peak(_gpu(context))):
             context.tables["peak"] = [{"gpu": _gpu(context), "source": peak.source}]
+        copy: float | NotAvailable = NotAvailable(_NOT_REQUESTED)
+        if self.measure_peak:
+            copy = _copy_rate(context)
         if context.case.precision.float8 != "none":
-            return {"peak_flops": _NO_PEAK, "matmul_flops": _NO_PEAK}
-        matmul: float | NotAvailable = NotAvailable("metrics.utilisation.measure_peak = false")
+            return {"peak_flops": _NO_PEAK, "matmul_flops": _NO_PEAK, "copy_bytes_per_s": copy}
+        matmul: float | NotAvailable = NotAvailable(_NOT_REQUESTED)
         if self.measure_peak:
             matmul = _matmul_rate(self.matmul_size, context)
-        return {"peak_flops": _published_peak(context), "matmul_flops": matmul}
+        return {"peak_flops": _published_peak(context), "matmul_flops": matmul, "copy_bytes_per_s": copy}
 
     def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
         flops = trial.flops_per_sample
@@ -115,6 +124,12 @@ def _matmul_rate(size: int | None, context: PassContext) -> float | NotAvailable
     from distbench.metrics.utilisation.matmul import best_matmul_rate
 
     return value_or_reason(lambda: best_matmul_rate(size, context.case.precision.compute, context.device))
+
+
+def _copy_rate(context: PassContext) -> float | NotAvailable:
+    from distbench.metrics.utilisation.copy import best_copy_rate
+
+    return value_or_reason(lambda: best_copy_rate(context.device))
 
 
 def _gpu(context: PassContext) -> str:

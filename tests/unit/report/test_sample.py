@@ -25,7 +25,7 @@ from distbench.views.base import all_views
 from support.runs import call
 
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
-EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts"}
+EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts", "layers"}
 """Views that such a run has nothing for."""
 AMBIGUOUS = {"other"}
 """Columns whose names mean different things in two views: of memory, and of time."""
