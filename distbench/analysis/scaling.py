@@ -10,6 +10,7 @@ from typing import Literal
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.estimate import Estimate
+from distbench.analysis.losses.case_losses import finite_values
 from distbench.analysis.ranks import mean_by_rank
 from distbench.core.case import TUNABLE_FIELDS, Case
 from distbench.core.grouping import group_by
@@ -205,3 +206,18 @@ def waiting_share(row: CaseSummary) -> float | None:
         return None
     whole = statistics.fmean(steps.values())
     return max(0.0, 1 - statistics.fmean(own.values()) / whole) if whole > 0 else None
+
+
+def imbalance_share(row: CaseSummary) -> float | None:
+    """Share of a profiled step that the other ranks lose to the slowest one; None: unknown, or one rank.
+
+    ``(max - mean) / max * n / (n - 1)`` of the ranks' own work: the imbalance percentage of DeRose, Homer and
+    Johnson (Euro-Par 2007). The shortest work of each rank over its steps counts, since other processes only
+    lengthen it.
+    """
+    record = row.representative_trial
+    known = [finite_values(steps) for steps in record.samples.get("work_s", [])] if record else []
+    if len(known) < 2 or not all(known):
+        return None
+    work = [min(steps) for steps in known]
+    return (1 - statistics.fmean(work) / max(work)) * len(work) / (len(work) - 1) if max(work) > 0 else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
-from distbench.analysis.scaling import waiting_share
+from distbench.analysis.scaling import imbalance_share, waiting_share
 from distbench.analysis.step_timeline import rank_steps
 from distbench.core.units import format_bytes
 
@@ -21,6 +21,7 @@ Limit = Literal[
     "bubble",
     "imbalance",
     "communication",
+    "latency",
     "recomputation",
     "optimizer",
     "host",
@@ -64,7 +65,7 @@ LOSSES: tuple[StepLoss, ...] = (
         "imbalance",
         "imbalance between ranks",
         0.1,
-        "waiting for slower ranks in collectives",
+        "waiting for slower ranks",
         "find the slow rank (distbench show --view ranks); give all ranks rows of the same length, and each "
         "its own cores",
     ),
@@ -77,6 +78,15 @@ LOSSES: tuple[StepLoss, ...] = (
         "fsdp.reduce_each_micro_batch: false), buckets that overlap (ddp.bucket_cap_mb, zero.overlap_comm, "
         "zero.reduce_bucket_size), less to move (fsdp.sharding: grad_op; where gradients may be rounded, "
         "precision.reduce: bf16)",
+    ),
+    StepLoss(
+        "latency",
+        "communication-bound (latency)",
+        0.1,
+        "transfer that no computation hides",
+        "fewer and larger calls: buckets of the default size or more (ddp.bucket_cap_mb, "
+        "zero.reduce_bucket_size), fewer reductions per sample (batch.micro_batch_size, gradient "
+        "accumulation with fsdp.reduce_each_micro_batch: false)",
     ),
     StepLoss(
         "recomputation",
@@ -105,9 +115,17 @@ LOSSES: tuple[StepLoss, ...] = (
 """In the order in which they are named if two are as large."""
 _NOT_PROFILED = "no step was profiled; set measure.profile_steps to 1 or more, and list the metric profile"
 _NOISE_ADVICE = "measure again on a quiet machine (distbench run SUITE --repeat-noisy 3)"
-COMPUTATION_ADVICE = "shorter dtypes (precision.compute: bf16), compile: true, a faster attention"
-_NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "host")
+COMPUTATION_ADVICE = (
+    "shorter dtypes (precision.compute: bf16), compile: true, a faster attention; which layers take the "
+    "time: distbench show --view layers"
+)
+_NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "latency", "host")
 """Losses in which nothing is computed, each its own time. Recomputation and optimizer are computation."""
+_SMALL_CALL = 2**18
+"""Mean payload in bytes below which latency limits collectives, not bandwidth. Where one exceeds the other
+depends on the link; DDP's smallest bucket, the first, has 2**20."""
+_MANY_CALLS = 10
+"""Fewest small calls that could be merged."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,9 @@ class StepTimes:
     bubble: float | None = None
     imbalance: float | None = None
     communication: float | None = None
-    """Exposed, without ``imbalance`` and ``bubble``."""
+    """Exposed, without waiting for other ranks, unless it is ``latency``."""
+    latency: float | None = None
+    """Exposed, as ``communication``, of collectives that are many and small."""
     recomputation: float | None = None
     optimizer: float | None = None
     host: float | None = None
@@ -184,7 +204,7 @@ def limit_of(times: StepTimes) -> StepLimit:
 
 def _calls_text(loss: StepLoss, times: StepTimes) -> str:
     """Number and size of the collectives, which tell latency from bandwidth; empty for other losses."""
-    if loss.limit != "communication" or not times.calls or times.call_bytes is None:
+    if loss.limit not in ("communication", "latency") or not times.calls or times.call_bytes is None:
         return ""
     return f", in {times.calls:.0f} calls of {format_bytes(times.call_bytes)} on average"
 
@@ -212,23 +232,37 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     bubble = _value(row, "bubble_s")
     waited = waiting_share(row)
     waiting = min(waited * step, exposed) if waited is not None and exposed is not None else None
-    # what a stage waits for another is its bubble; ranks of a pipeline do different work by design
-    imbalance = None if waiting is None else 0.0 if bubble is not None else waiting
-    communication = None if exposed is None else max(0.0, exposed - (imbalance or 0.0) - (bubble or 0.0))
+    if bubble is not None:
+        # what a stage waits for another is its bubble; ranks of a pipeline do different work by design
+        waiting = None if waiting is None else 0.0
+    communication = None if exposed is None else max(0.0, exposed - (waiting or 0.0) - (bubble or 0.0))
     idle = _idle_share(row)
     calls, moved = _value(row, "comm_calls"), _value(row, "comm_bytes")
+    call_bytes = moved / calls if calls and moved is not None else None
+    small = bool(calls and calls >= _MANY_CALLS and call_bytes is not None and call_bytes < _SMALL_CALL)
     return StepTimes(
         step,
         data=data,
         bubble=bubble,
-        imbalance=imbalance,
-        communication=communication,
+        imbalance=waiting if bubble is not None else _imbalance(row, step, waiting),
+        communication=None if small else communication,
+        latency=communication if small else None,
         recomputation=_recomputation(row),
         optimizer=_value(row, "profile_optimizer_s"),
         host=None if idle is None else max(0.0, idle * step - (data or 0.0)),
         calls=calls,
-        call_bytes=moved / calls if calls and moved is not None else None,
+        call_bytes=call_bytes,
     )
+
+
+def _imbalance(row: CaseSummary, step: float, waiting: float | None) -> float | None:
+    """Seconds of *step* that ranks lose to slower ones, of which they wait for *waiting* in this step.
+
+    A rank that is late after its last collective is waited for in the next step.
+    """
+    lost = imbalance_share(row)
+    known = [seconds for seconds in (waiting, None if lost is None else lost * step) if seconds is not None]
+    return max(known, default=None)
 
 
 def _value(row: CaseSummary, name: str) -> float | None:
@@ -239,8 +273,9 @@ def _idle_share(row: CaseSummary) -> float | None:
     """Share of a timed step in which no rank computes or communicates; None if unknown.
 
     The profiler lengthens the gaps and not what runs, so what ran under it is compared with the timed step.
-    On a CPU it is that of the busiest rank: the others wait for a rank that is idle alone. A timed step that
-    is longer than the profiled one was disturbed, so the gaps of the profiled one are the most that it has.
+    On a CPU it is that of the rank with the smallest share: the others wait for a rank that is idle alone. If
+    the timed step is longer than a rank's profiled one, it was disturbed, or the rank ended before the others:
+    the gaps of the profiled one are the most that it has.
     """
     if row.case.device == "cuda":
         return gpu_idle_share(row)
@@ -248,8 +283,7 @@ def _idle_share(row: CaseSummary) -> float | None:
     timed = _value(row, "step_s")
     if not kept or not timed:
         return None
-    busiest = max(kept, key=lambda step: step.busy)
-    return max(0.0, 1 - busiest.busy / min(timed, busiest.seconds))
+    return max(0.0, min(1 - step.busy / min(timed, step.seconds) for step in kept))
 
 
 def gpu_idle_share(row: CaseSummary) -> float | None:

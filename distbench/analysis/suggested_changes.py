@@ -57,6 +57,22 @@ def _communication(case: Case) -> _Changes:
     yield from _larger_micro_batch(case)
 
 
+def _latency(case: Case) -> _Changes:
+    strategy = _strategy(case)
+    match case.strategy.name:
+        case "ddp":
+            larger = strategy.bucket_cap_mb * _BUCKET_FACTOR
+            yield "ddp.bucket_cap_mb", max(larger, type(strategy)().bucket_cap_mb)
+        case "fsdp":
+            if case.batch.gradient_accumulation_steps > 1 and strategy.reduce_each_micro_batch:
+                yield "fsdp.reduce_each_micro_batch", False
+        case "zero":
+            # DeepSpeed's default bucket holds most models whole
+            if strategy.reduce_bucket_size is not None:
+                yield "zero.reduce_bucket_size", strategy.reduce_bucket_size * _BUCKET_FACTOR**2
+    yield from _larger_micro_batch(case)
+
+
 def _recomputation(case: Case) -> _Changes:
     for policy in ("selective", "none"):
         if case.activation_checkpointing not in (policy, "none"):
@@ -95,6 +111,7 @@ def _larger_micro_batch(case: Case) -> _Changes:
 _CHANGES: Mapping[Limit, Callable[[Case], _Changes]] = {
     "bubble": _bubble,
     "communication": _communication,
+    "latency": _latency,
     "recomputation": _recomputation,
     "optimizer": _optimizer,
     "host": _host,

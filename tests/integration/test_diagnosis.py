@@ -28,7 +28,32 @@ world_sizes: [2]
 """
 PIPELINE = DECODER + "strategies: [{pp: {micro_batches: 2}}]\n"
 CHECKPOINTED = DECODER + "strategies: [ddp]\nactivation_checkpointing: full\n"
-HINDERED = "strategies: [{hindered: {by: [rank, optimizer, host, communication]}}]\n"
+HINDERED = "strategies: [{hindered: {by: [rank, optimizer, host, communication], share: SHARE}}]\n"
+CAUSES = {
+    "hindered-rank": "imbalance between ranks",
+    "hindered-optimizer": "optimizer-bound",
+    "hindered-host": "host-bound",
+    "hindered-communication": "communication-bound",
+}
+LARGER = """
+workload:
+  transformer: {dim: 192, depth: 4, heads: 6, kv_heads: 6, ffn_dim: 768, vocab_size: 2048, seq_len: 128}
+data: text
+batch: {global_batch_size: 16}
+measure: {warmup: 3, steps: 3, trials: 1, repeat_noisy: 0, profile_steps: 2}
+metrics: [steptime, throughput, communication, utilisation, profile]
+world_sizes: [2]
+"""
+HONEST = """
+strategies:
+  - ddp: {sharded_optimizer: [false, true]}
+  - fsdp: {sharding: [full, grad_op]}
+  - fsdp: {version: 1}
+  - zero: {stage: [1, 2, 3]}
+  - tp
+  - cp
+axes: {workload.transformer.depth: [2, 4]}
+"""
 
 
 def diagnoses(finished: Finished) -> dict[str, StepLimit | str]:
@@ -45,12 +70,40 @@ def words(finished: Finished) -> dict[str, str]:
 
 
 def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path):
-    assert words(run_in(tmp_path, SUITE + HINDERED)) == {
-        "hindered-rank": "imbalance between ranks",
-        "hindered-optimizer": "optimizer-bound",
-        "hindered-host": "host-bound",
-        "hindered-communication": "communication-bound",
+    assert words(run_in(tmp_path, SUITE + HINDERED.replace("SHARE", "0.75"))) == CAUSES
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("share", ["0.25", "0.4"])
+def test_a_cause_that_costs_a_quarter_of_the_step_has_its_diagnosis(share, tmp_path):
+    assert words(run_in(tmp_path, LARGER + HINDERED.replace("SHARE", share))) == CAUSES
+
+
+@pytest.mark.deep
+def test_twenty_honest_cases_have_no_diagnosis_but_what_their_strategy_costs(tmp_path):
+    """What tp moves between its layers is exposed: communication is its honest limit."""
+    finished = run_in(tmp_path, LARGER + HONEST)
+    assert finished.code == 0, finished.errors
+    cases = RunAnalysis.read(Run(finished.folder)).cases
+    assert len(cases) == 20
+    found = {row.case.name: step_limit(row) for row in cases}
+    said = {name: limit.word if isinstance(limit, StepLimit) else limit for name, limit in found.items()}
+    wrong = {
+        name: word for name, word in said.items() if word not in ("compute-bound", "communication-bound")
     }
+    assert wrong == {}
+    assert {name for name, word in said.items() if word == "communication-bound"} <= {
+        name for name in said if name.startswith("tp/")
+    }
+
+
+def test_tiny_buckets_are_named_and_those_of_the_default_size_are_not(tmp_path):
+    """Each of 48 layers has a bucket of its own, which fsdp has by design."""
+    strategies = "strategies: [{ddp: {bucket_cap_mb: [25, 0.001]}}, fsdp]\n"
+    suite = SUITE.replace("{hidden: 512, depth: 3}", "{hidden: 128, depth: 48}")
+    found = words(run_in(tmp_path, suite + strategies))
+    assert found.pop("ddp") != "communication-bound (latency)"
+    assert found == dict.fromkeys(("ddp+0.001mb", "fsdp"), "communication-bound (latency)")
 
 
 @pytest.mark.deep

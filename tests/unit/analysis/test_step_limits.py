@@ -52,18 +52,39 @@ def profiled(of: Any, exposed: float, work: list[float], **values: float) -> Rec
     ("exposed", "work", "values", "word", "share"),
     [
         (0.3, [1.0, 1.0], {}, "communication-bound", 0.3),
-        # of 0.3 s that are exposed, 0.25 s are waiting for the other rank
-        (0.3, [0.5, 1.0], {}, "imbalance between ranks", 0.25),
+        # of 0.3 s that are exposed, 0.25 s are waiting; the other rank costs the first half of its step
+        (0.3, [0.5, 1.0], {}, "imbalance between ranks", 0.5),
+        # a rank that is late after its last collective is not waited for in this step
+        (0.01, [0.75, 1.0], {}, "imbalance between ranks", 0.25),
+        (0.01, [0.92, 1.0], {}, "compute-bound", 0.91),
         (0.4, [0.7, 0.7], {"bubble_s": 0.3}, "pipeline bubble", 0.3),
         (0.05, [1.0, 1.0], {}, "compute-bound", 0.94),
     ],
-    ids=["transfer", "waiting", "stages", "none"],
+    ids=["transfer", "waiting", "late", "nearly even", "stages", "none"],
 )
 def test_exposed_communication_is_transfer_waiting_or_a_bubble(exposed, work, values, word, share):
     (row,) = RunAnalysis(info(DDP), [profiled(DDP, exposed, work, **values)]).cases
     found = step_limit(row)
     assert isinstance(found, StepLimit)
     assert (found.word, found.share) == (word, pytest.approx(share))
+
+
+@pytest.mark.parametrize(
+    ("calls", "each", "word"),
+    [
+        (10, 2**18 - 1, "communication-bound (latency)"),
+        (10, 2**18, "communication-bound"),
+        # a model that is small as a whole has nothing to merge
+        (9, 2**10, "communication-bound"),
+    ],
+)
+def test_many_small_collectives_are_limited_by_latency(calls, each, word):
+    of = profiled(DDP, 0.3, [1.0, 1.0], comm_calls=calls, comm_bytes=calls * each)
+    (row,) = RunAnalysis(info(DDP), [of]).cases
+    found = step_limit(row)
+    assert isinstance(found, StepLimit)
+    assert (found.word, found.share) == (word, pytest.approx(0.3))
+    assert f", in {calls} calls of " in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -84,6 +105,19 @@ def test_gaps_are_those_of_the_profiled_step_at_most(timed, word):
     if word == "host-bound":
         # making a batch takes 0.01 s of the gaps
         assert found.share == pytest.approx(1 - 0.6 / min(timed, 1.0) - 0.01)
+
+
+def test_a_rank_that_sleeps_after_its_last_collective_leaves_no_gap_on_the_others():
+    steps = [
+        {"rank": rank, "step": 0, "kind": "step", "name": "", "begin_s": 0.0, "end_s": end, "busy_s": busy}
+        for rank, end, busy in ((0, 0.75, 0.75), (1, 1.0, 0.76))
+    ]
+    of = profiled(DDP, 0.01, [0.77, 1.0], step_s=1.0)
+    record = replace(of, tables={"timeline": [{**step, "bridged_s": 1e-4} for step in steps]})
+    (row,) = RunAnalysis(info(DDP), [record]).cases
+    found = step_limit(row)
+    assert isinstance(found, StepLimit)
+    assert found.word == "imbalance between ranks"
 
 
 def test_what_was_disturbed_failed_or_was_not_profiled_has_no_limit_but_a_reason():
