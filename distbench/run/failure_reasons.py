@@ -42,6 +42,8 @@ _SECONDARY_ERRORS = re.compile(
 )
 # how the C++ runtime reports an exception that nothing caught, before it aborts the process
 _UNCAUGHT = re.compile(r"^\s*what\(\):\s*(\S.*)$", re.MULTILINE)
+# how gloo reports ranks whose collectives do not match, after its own file and line
+_SIZE_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 CANNOT_WRITE_TEXT = "and could not write its error file"
 """Part of the reason of a rank that could not even write, on its node, why it failed."""
 # how torch.compile reports an error of the C++ compiler, with its whole command and output
@@ -121,7 +123,20 @@ class RankFailure:
 
 def uncaught_text(log: str) -> str:
     """Message of the C++ exception that aborted a process, by the end of its *log*; empty: none is there."""
-    return found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
+    told = found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
+    return _size_mismatch_text(told) or told
+
+
+def _size_mismatch_text(message: str) -> str:
+    """Explain gloo's *message* of collectives that do not match; empty: it is of something else."""
+    if not (sizes := _SIZE_MISMATCH.search(message)):
+        return ""
+    sent, expected = map(int, sizes.groups())
+    return (
+        f"ranks ran different collectives: another rank sent {sent:,} bytes where it expected {expected:,}; "
+        "that happens if the path through the model depends on the data (a branch, an early exit): every "
+        "rank must run the same layers"
+    )
 
 
 def _is_pinned_memory(error: RankError) -> bool:
@@ -144,6 +159,8 @@ def _message_text(error: RankError) -> str:
     message = error.message.strip()
     if message.startswith(_COMPILE_ERROR_PREFIX):
         return f"{compiler_error_line(message)}; give it a working C++ compiler, or use compile: false"
+    if mismatch := _size_mismatch_text(message):
+        return mismatch
     lines = message.splitlines() or [""]
     full = next((line for line in lines if _DEVICE_OOM.search(line)), None)
     if full is None:

@@ -26,6 +26,11 @@ _THREAD_HEADER = re.compile(
     r"^(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$", re.MULTILINE
 )
 _FRAME_LINE = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_CALLER = ", called by "
+_PATHS_TEXT = (
+    "; ranks wait for different operations if the path through the model depends on the data (a branch, an "
+    "early exit): every rank must run the same layers"
+)
 _STATE_TEXTS = {
     "T": "is stopped (SIGSTOP or SIGTSTP)",
     "t": "is stopped by a debugger",
@@ -59,17 +64,19 @@ def rank_outside_collective(logs: Mapping[int, str]) -> HangSuspect | None:
 
 
 def waits_text(logs: Mapping[int, str]) -> str:
-    """``rank 0 waits in barrier, called by step (model.py:51), rank 1 in a backward pass``.
+    """``rank 0 waits in barrier, called by step (model.py:51), rank 1 in a backward pass``, and a cause.
 
     By the stacks in the *logs* of all; empty if one of them shows no wait.
     """
     places = {rank: _wait_text(log) for rank, log in logs.items()}
     if not all(places.values()):
         return ""
+    # a call of the user's own is known by its line
+    cause = "" if all(_CALLER in place for place in places.values()) else _PATHS_TEXT
     if len(set(places.values())) == 1:
-        return f"all ranks wait in {places[0]}"
+        return f"all ranks wait in {places[0]}{cause}"
     told = ", ".join(f"rank {rank} in {place}" for rank, place in places.items())
-    return told.replace(" in ", " waits in ", 1)
+    return f"{told.replace(' in ', ' waits in ', 1)}{cause}"
 
 
 def _wait_text(log: str) -> str:
@@ -81,7 +88,7 @@ def _wait_text(log: str) -> str:
         elif "/torch/distributed/" in file and function != _WRAPPER:
             operation = function
         elif not (_WAITING_FRAMES.search(file) or _NEUTRAL_FRAMES.search(file)):
-            by = "" if _LIBRARY_FRAMES.search(file) else f", called by {function} ({Path(file).name}:{line})"
+            by = "" if _LIBRARY_FRAMES.search(file) else f"{_CALLER}{function} ({Path(file).name}:{line})"
             return f"{operation}{by}" if operation else ""
     return operation
 

@@ -16,7 +16,7 @@ from distbench.suite import load_suite
 from distbench.workloads._hf_source import config_keys
 from distbench.workloads.base import Workload
 from support.model_families import FAMILIES, GROUPED, PUBLISHED, SMALL
-from support.runs import Finished, run_in
+from support.runs import QUICK, Finished, run_in
 
 MACHINE = Machine(
     "cpu", 2, {"torch": "1", "deepspeed": "1", "transformers": "5"}, has_libaio=False, has_compiler=True
@@ -422,3 +422,14 @@ def test_batch_norm_in_16_bits_is_refused_on_cpus(grid, label):
     case = graded(grid, "resnet", "bf16", label)
     assert case["status"] == "unsupported"
     assert "is a BatchNorm with weights in bf16" in case["reason"]
+
+
+def test_ranks_that_take_different_paths_are_told_so_and_measured_where_that_is_allowed(run_suite):
+    finished = run_suite(
+        QUICK.replace("small:Small", "odd:RanksPart")
+        + "strategies: [{ddp: {find_unused_parameters: true}}, {zero: {stage: 3}}]"
+    )
+    ddp, zero = finished.record("ddp+unused"), finished.record("zero3")
+    assert ddp["status"] == "measured", ddp["reason"]
+    assert zero["status"] == "crashed"
+    assert "every rank must run the same layers" in zero["reason"]

@@ -92,7 +92,8 @@ class ComputeProbe:
         self._hooks = [
             # a layer may arrange samples differently, such as all positions of all samples in one dimension
             module.register_forward_pre_hook(self._observe_inputs, with_kwargs=True),
-            (layers or [module])[0].register_forward_hook(self._observe_layer),
+            # the first that runs: a model may skip layers, depending on the data
+            *(layer.register_forward_hook(self._observe_layer) for layer in layers or [module]),
         ]
 
     def _observe_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -279,10 +279,14 @@ def test_where_a_gpu_computes_the_stacks_of_its_ranks_are_no_evidence(tmp_path, 
 
 
 def test_where_ranks_wait_for_each_other_is_told():
-    assert waits_text({0: WAITING, 1: BACKWARD}) == (
-        "rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass"
+    cause = "; ranks wait for different operations if the path through the model depends on the data"
+    assert waits_text({0: WAITING, 1: BACKWARD}).startswith(
+        f"rank 0 waits in all_reduce, called by forward (train.py:7), rank 1 in a backward pass{cause}"
     )
-    assert waits_text({0: BACKWARD, 1: BACKWARD}) == "all ranks wait in a backward pass"
+    assert waits_text({0: BACKWARD, 1: BACKWARD}).startswith(f"all ranks wait in a backward pass{cause}")
+    assert waits_text({0: WAITING, 1: WAITING}) == (
+        "all ranks wait in all_reduce, called by forward (train.py:7)"
+    )
     assert waits_text({0: WAITING, 1: "nothing"}) == waits_text({0: WAITING, 1: OTHER_CODE}) == ""
 
 
