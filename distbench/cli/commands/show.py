@@ -18,9 +18,11 @@ from distbench.cli.options import (
     option,
 )
 from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
+from distbench.core.errors import UsageError
 
 if TYPE_CHECKING:
     from distbench.analysis.run import RunAnalysis
+    from distbench.tables.table import Table
 
 
 @reads_runs
@@ -28,6 +30,7 @@ def show(
     name: RunArgument,
     out: OutOption = DEFAULT_RUNS_FOLDER,
     view: Annotated[str, option("--view", "VIEW", "Show one view in detail.")] = "",
+    raw: Annotated[str, option("--raw", "TABLE", "Show all rows of a table of the records.")] = "",
     price: PriceOption = "",
     markdown: MarkdownOption = False,
     csv: CsvOption = False,
@@ -37,16 +40,22 @@ def show(
     from distbench.cli.stored_runs import apply_price, load_run
     from distbench.record import catalog
     from distbench.record.run_folder import resume_command
-    from distbench.report.run_export import record_table_names
+    from distbench.report.run_export import record_table, record_table_names
     from distbench.views.base import all_views
 
     check_exclusive("show", md=markdown, csv=csv, json=as_json)
+    check_exclusive("show", view=bool(view), raw=bool(raw))
     form = "md" if markdown else "csv" if csv else "json" if as_json else ""
     stored = catalog.find_run(name, out)
     run = apply_price(load_run(stored), price)
     if view:
-        check_choice("--view", view, list(dict.fromkeys([*all_views(), *record_table_names(run)])))
-        _print_view(run, view, form)
+        if view not in all_views() and view in record_table_names(run):
+            raise UsageError(f"--view = {view!r}: it is a table of the records; use --raw {view}")
+        check_choice("--view", view, all_views())
+        _print_table(run, {"view": view}, all_views()[view].table(run), form)
+    elif raw:
+        check_choice("--raw", raw, record_table_names(run))
+        _print_table(run, {"table": raw}, record_table(run, raw), form)
     else:
         _print_run(run, form)
     # the arms of a gate are resumed together
@@ -70,17 +79,18 @@ def _print_run(run: RunAnalysis, form: str) -> None:
         print_text(overview.overview_text(run, terminal_width(), apply_style))
 
 
-def _print_view(run: RunAnalysis, view: str, form: str = "") -> None:
-    """Print one view of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases."""
+def _print_table(run: RunAnalysis, said: dict[str, str], table: Table, form: str = "") -> None:
+    """Print a *table* of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases.
+
+    Args:
+        said: What the table is, for JSON.
+    """
     from distbench.cli.stored_runs import damage_json
     from distbench.report.overview import footnote_lines, view_markdown
-    from distbench.report.run_export import record_table
-    from distbench.views.base import all_views
 
-    known, notes = all_views(), run.parity.footnotes
-    table = known[view].table(run) if view in known else record_table(run, view)
+    notes = run.parity.footnotes
     if form == "json":
-        print_json({"run_id": run.info.run_id, "view": view, **table.to_json(), "damaged": damage_json(run)})
+        print_json({"run_id": run.info.run_id, **said, **table.to_json(), "damaged": damage_json(run)})
         return
     if form:
         print_text(view_markdown(table) if form == "md" else table.to_csv())

@@ -94,8 +94,8 @@ def run(tmp_path_factory) -> Run:
     return stored(tmp_path_factory.mktemp("proof") / "run", 1, *records())
 
 
-def view_text(run: Run, view: str) -> dict[str, Any]:
-    done = call("show", str(run.folder), "--view", view, "--json")
+def view_text(run: Run, view: str, flag: str = "--view") -> dict[str, Any]:
+    done = call("show", str(run.folder), flag, view, "--json")
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 
@@ -164,7 +164,7 @@ def test_a_launcher_is_planned_for_its_own_machine(tmp_path):
 
 
 def test_a_table_of_a_metric_is_a_view_and_a_table_of_sql(run):
-    told = view_text(run, "beats")
+    told = view_text(run, "beats", "--raw")
     assert told["caption"] == "One row a step and rank."
     assert {each["name"]: each["unit"] for each in told["columns"]}["volts"] == "V"
     assert len(told["rows"]) == 12
@@ -238,6 +238,6 @@ def test_all_of_it_is_run_together(tmp_path):
     assert any("the echo" in note for note in notes(run, "communication"))
     assert any("the echo" in note for note in notes(run, "memory"))
     assert [row["pulse_beats"] for row in view_text(run, "pulse")["rows"]] == [6.0, 6.0]
-    assert view_text(run, "probe_curve")["caption"] == "One row a step and rank of a probe."
+    assert view_text(run, "probe_curve", "--raw")["caption"] == "One row a step and rank of a probe."
     assert query_rows(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
     assert {"pulse", "probe"} <= page_sections(finished.folder)

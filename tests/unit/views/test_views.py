@@ -20,8 +20,9 @@ from support.runs import call
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
+WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers")
 FORMS = ("", "--json", "--csv", "--md")
-NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline"}
+NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),
@@ -83,9 +84,7 @@ def test_every_view_is_the_same_table_as_text_json_csv_and_markdown(view):
     assert [each.returncode for each in done.values()] == [0] * 4, done
     told = json.loads(done["--json"].stdout)
     assert told["view"] == view
-    assert told["rows"] or view in ("scaling", "links", "timeline", "pipeline", "cost", "disk"), (
-        "the frozen run has none"
-    )
+    assert told["rows"] or view in WITHOUT_ROWS, "the frozen run has none"
     names = [column["name"] for column in told["columns"]]
     header, *rows = csv.reader(io.StringIO(done["--csv"].stdout))
     assert header == names
@@ -138,14 +137,41 @@ def test_a_view_that_is_not_there_is_refused_with_those_that_are():
     assert all(name in done.stderr for name in all_views())
 
 
-def test_any_table_of_the_records_is_a_view_described_as_they_or_their_metric_describe_it():
-    told = json.loads(call("show", str(FROZEN), "--view", "collectives", "--json").stdout)
+def test_any_table_of_the_records_is_shown_as_they_or_their_metric_describe_it():
+    told = json.loads(call("show", str(FROZEN), "--raw", "collectives", "--json").stdout)
+    assert told["table"] == "collectives"
     described = {column["name"]: column for column in told["columns"]}
     assert described["wire_bytes"]["unit"] == "B"
     assert described["wire_bytes"]["doc"]
     assert {row["op"] for row in told["rows"]} == {"all_reduce"}
-    told = json.loads(call("show", str(FROZEN), "--view", "converge_curve", "--json").stdout)
+    told = json.loads(call("show", str(FROZEN), "--raw", "converge_curve", "--json").stdout)
     assert {row["step"] for row in told["rows"]} == set(range(1, 9))
+
+
+def test_a_table_that_has_the_name_of_a_view_is_shown_whole():
+    view, raw = (
+        json.loads(call("show", str(FROZEN), flag, "memory", "--json").stdout) for flag in ("--view", "--raw")
+    )
+    assert "phase" not in view["rows"][0]
+    assert {row["phase"] for row in raw["rows"]} >= {"forward", "backward", "step"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (
+            ("--view", "collectives"),
+            "--view = 'collectives': it is a table of the records; use --raw collectives",
+        ),
+        (("--raw", "collectivs"), "--raw = 'collectivs': did you mean 'collectives'?"),
+        (("--raw", "diagnosis"), "--raw = 'diagnosis': "),
+        (("--raw", "memory", "--view", "memory"), "use only one of --view and --raw"),
+    ],
+)
+def test_a_word_that_is_no_table_or_no_view_is_refused(asked, told):
+    done = call("show", str(FROZEN), *asked)
+    assert done.returncode == 2
+    assert told in done.stderr
 
 
 PLUGIN = """
