@@ -273,9 +273,9 @@ def _idle_share(row: CaseSummary) -> float | None:
     """Share of a timed step in which no rank computes or communicates; None if unknown.
 
     The profiler lengthens the gaps and not what runs, so what ran under it is compared with the timed step.
-    On a CPU it is that of the rank with the smallest share: the others wait for a rank that is idle alone. If
-    the timed step is longer than a rank's profiled one, it was disturbed, or the rank ended before the others:
-    the gaps of the profiled one are the most that it has.
+    On a CPU it is that of the rank with the smallest share: the others wait for a rank that is idle alone.
+    If the timed step is longer than a rank's profiled one, it was disturbed, or the rank ended before the
+    others: the gaps of the profiled one are the most that it has.
     """
     if row.case.device == "cuda":
         return gpu_idle_share(row)
