@@ -131,7 +131,7 @@ def _describe_plugin(kind: str, name: str, *, has_cards: bool) -> dict[str, Any]
         # one broken file must not hide the others
         return {"name": name, "problem": str(error)}
     if kind == "strategies" and has_cards:
-        described["cards"] = [_card_json(variant) for variant in plugin.variants()]
+        described["cards"] = [_card_json(variant) for variant in plugin.variants() if variant.card]
     if hasattr(plugin, "columns"):
         described["columns"] = [dataclasses.asdict(column) for column in plugin.columns]
     return described

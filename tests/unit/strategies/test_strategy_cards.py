@@ -196,6 +196,16 @@ def test_a_plug_in_gives_its_own_card(command, tmp_path, monkeypatch):
     assert (code, "moves: As much as ddp. [https://example.org/paper]" in output) == (0, True)
 
 
+def test_a_plug_in_whose_variants_have_no_card_is_listed(command, tmp_path, monkeypatch):
+    (tmp_path / "strategies").mkdir()
+    without = re.sub(r"card = .*", "card = None", PLUGIN)
+    assert "card = None" in without
+    (tmp_path / "strategies" / "mine.py").write_text(without)
+    monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path))
+    code, output, errors = command("list", "strategies", "mine")
+    assert (code, "mine" in output) == (0, True), errors
+
+
 def test_the_file_of_cards_has_no_claim_and_no_source_that_no_strategy_shows():
     tables = tomllib.loads((PACKAGE / "strategies" / "cards.toml").read_text(encoding="utf-8"))
     sources = tables.pop("sources")
