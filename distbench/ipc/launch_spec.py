@@ -68,6 +68,10 @@ class RankRange:
         }
 
 
+WORKER_ARGUMENTS = ("-P", "-X", "utf8", "-m", "distbench.worker")
+"""Arguments of the Python that runs a worker process. With ``-P``, no file beside the training replaces a
+module that distbench or torch imports, such as ``token.py``; the process appends its folder to the path.
+Without UTF-8, DeepSpeed can't read its own sources in other locales."""
 WorkerCommand = Literal["rank", "prepare", "examine"]
 """A command of ``python -m distbench.worker`` that a process of a launch runs."""
 
@@ -137,4 +141,4 @@ class LaunchSpec:
 
     def worker_command(self) -> list[str]:
         """Command line of one of its processes."""
-        return [self.target.python, "-m", "distbench.worker", self.command, str(self.instructions)]
+        return [self.target.python, *WORKER_ARGUMENTS, self.command, str(self.instructions)]

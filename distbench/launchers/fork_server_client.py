@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from distbench.ipc.channels import ChannelError, LocalChannel, wait_readable
-from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
+from distbench.ipc.launch_spec import CURRENT_PYTHON, WORKER_ARGUMENTS, LaunchSpec, PythonTarget
 from distbench.ipc.messages import (
     ForkServerReady,
     Heartbeat,
@@ -36,7 +36,7 @@ def fork_server_command(
     descriptor: str, imports: Sequence[str], target: PythonTarget = CURRENT_PYTHON
 ) -> list[str]:
     """Command of a fork server that listens on socket *descriptor*."""
-    return [target.python, "-m", "distbench.worker", "serve", descriptor, *imports]
+    return [target.python, *WORKER_ARGUMENTS, "serve", descriptor, *imports]
 
 
 class ForkServerClient:

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol, get_args
 
 from distbench.core.case import Device
 from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
-from distbench.ipc.launch_spec import RankRange
+from distbench.ipc.launch_spec import WORKER_ARGUMENTS, RankRange
 from distbench.launchers.base import LaunchError
 from distbench.system.machine import RUN_ID_VARIABLE
 
-AGENT_ARGUMENTS = ("-m", "distbench.worker", "agent")
+AGENT_ARGUMENTS = (*WORKER_ARGUMENTS, "agent")
 """Arguments of the Python that runs an agent."""
 FOLLOW_PARENT = "0"
 """Additional argument: the agent ends with the process that started it, however that ends."""

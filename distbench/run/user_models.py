@@ -14,6 +14,7 @@ from typing import Any
 from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
 from distbench.core.units import format_duration
+from distbench.ipc.launch_spec import WORKER_ARGUMENTS
 from distbench.record.run_folder import write_json
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import is_installed
@@ -62,7 +63,7 @@ def construct_user_models(
         write_json(file, {"models": asked, "device": device, "computes": list(computes)})
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "distbench.worker", "construct", str(file)],
+                [sys.executable, *WORKER_ARGUMENTS, "construct", str(file)],
                 env={**os.environ, "PYTHONPATH": make_python_path()},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

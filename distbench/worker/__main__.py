@@ -23,6 +23,9 @@ from distbench.system.machine import cache_folder, search_path
 def main(arguments: list[str]) -> None:
     """Run one of the commands above."""
     os.environ["PATH"] = search_path()
+    # after all other folders: see WORKER_ARGUMENTS; a removed folder has no modules
+    with suppress(OSError):
+        sys.path.append(str(Path.cwd()))
     command, *rest = arguments
     _set_inductor_cache()
     if command == "agent":

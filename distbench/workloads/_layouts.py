@@ -118,7 +118,7 @@ def _ask_process(request: str) -> tuple[str, str]:
     environment = {**os.environ, "PYTHONPATH": make_python_path(None)}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", _READER],
+            [sys.executable, "-P", "-m", _READER],
             input=request,
             env=environment,
             capture_output=True,

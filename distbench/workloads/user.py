@@ -295,6 +295,9 @@ def _name_problem(name: str) -> str | None:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         return "must be of the form package.module:callable"
     module = name.partition(":")[0]
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names and PathFinder.find_spec(top, [str(Path.cwd())]):
+        return f"{top} in {Path.cwd()} has the name of a module of Python's standard library; rename it"
     if not _module_exists(module):
         return f"no module {module} in {Path.cwd()} or on Python's path (PYTHONPATH adds folders)"
     return None
@@ -313,6 +316,22 @@ def _module_exists(name: str) -> bool:
     return spec is not None
 
 
+def _import_package(name: str) -> None:
+    """Import *name* from the working folder if it is there, although that is the last folder of the path.
+
+    It was named by the user; what it imports itself is found by the path.
+    """
+    spec = None if name in sys.modules else PathFinder.find_spec(name, [str(Path.cwd())])
+    if spec is None or spec.loader is None:
+        return
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
 @functools.cache
 def _import_callable(option: str, name: str) -> Callable[..., Any]:
     """Import what ``package.module:callable`` names.
@@ -322,6 +341,7 @@ def _import_callable(option: str, name: str) -> Callable[..., Any]:
     """
     module_name, _, path = name.partition(":")
     try:
+        _import_package(module_name.partition(".")[0])
         named: Any = importlib.import_module(module_name)
     except Exception as error:
         # user code runs on import: whatever it raises is reported with the option that named it

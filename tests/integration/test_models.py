@@ -3,6 +3,9 @@
 import functools
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from distbench.suite import load_suite
 from distbench.workloads._hf_source import config_keys
 from distbench.workloads.base import Workload
 from support.model_families import FAMILIES, GROUPED, PUBLISHED, SMALL
-from support.runs import QUICK, Finished, run_in
+from support.runs import MODELS, QUICK, Finished, run_in
 
 MACHINE = Machine(
     "cpu", 2, {"torch": "1", "deepspeed": "1", "transformers": "5"}, has_libaio=False, has_compiler=True
@@ -433,3 +436,32 @@ def test_ranks_that_take_different_paths_are_told_so_and_measured_where_that_is_
     assert ddp["status"] == "measured", ddp["reason"]
     assert zero["status"] == "crashed"
     assert "every rank must run the same layers" in zero["reason"]
+
+
+def test_neither_files_beside_the_suite_nor_an_ascii_locale_stop_ranks(tmp_path):
+    """``token`` and ``profile`` are of the standard library; ``tokenize`` and torch import them."""
+    for name in ("token", "profile", "types", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name}.py was imported')\n")
+    (tmp_path / "helper.py").write_text((MODELS / "small.py").read_text())
+    # an installed package has this name, too
+    (tmp_path / "pytest.py").write_text("from helper import Small\n")
+    suite = tmp_path / "suite.yaml"
+    strategies = "strategies: [ddp, {zero: {stage: 1}}]"
+    suite.write_text(QUICK.replace("small:Small", "pytest:Small") + strategies)
+    command = [sys.executable, "-P", "-m", "distbench", "run", str(suite), "--json"]
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | ascii_only, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [case["status"] for case in json.loads(done.stdout)["cases"]] == ["measured"] * 2
+
+
+def test_a_model_in_a_file_that_is_named_like_a_standard_module_is_refused(tmp_path):
+    (tmp_path / "token.py").write_text((MODELS / "small.py").read_text())
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(QUICK.replace("small:Small", "token:Small") + "strategies: [ddp]")
+    command = [sys.executable, "-P", "-m", "distbench", "plan", str(suite)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "has the name of a module of Python's standard library; rename it" in done.stderr

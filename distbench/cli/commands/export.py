@@ -127,6 +127,7 @@ def export_curves(tracker: str, folder: Path, project: str, runs: list[dict[str,
 
 
 def _run_exporter(tracker: str, folder: Path, project: str, runs: list[dict[str, Any]]) -> None:
+    from distbench.ipc.launch_spec import WORKER_ARGUMENTS
     from distbench.record.run_folder import write_json
     from distbench.system.temporary import temporary_folder
 
@@ -134,7 +135,7 @@ def _run_exporter(tracker: str, folder: Path, project: str, runs: list[dict[str,
         file = scratch / "export.json"
         write_json(file, {"to": tracker, "into": str(folder), "project": project, "runs": runs})
         done = subprocess.run(
-            [sys.executable, "-m", "distbench.worker", "export", str(file)],
+            [sys.executable, *WORKER_ARGUMENTS, "export", str(file)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AGENT_COMMAND = ("python", *AGENT_ARGUMENTS)
 """Command of an agent's container."""
-CONTROLLER_COMMAND = ("python", "-m", "distbench", "run")
+CONTROLLER_COMMAND = ("python", "-P", "-m", "distbench", "run")
 """Command of the controller's container, followed by the suite and the overrides."""
 RESERVED_POD_KEYS = frozenset({"affinity", "containers", "hostname", "restartPolicy", "subdomain", "volumes"})
 """Keys of a pod's spec that are set here."""

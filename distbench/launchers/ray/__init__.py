@@ -98,7 +98,7 @@ class Ray(ClusterLauncher):
             "runtime_env": self.runtime_env,
             "timeout_s": self.start_timeout,
         }
-        return [[sys.executable, "-m", _DRIVER, "agents", json.dumps(asked)]]
+        return [[sys.executable, "-P", "-m", _DRIVER, "agents", json.dumps(asked)]]
 
     @property
     def _is_fully_specified(self) -> bool:
@@ -127,7 +127,7 @@ def _query_nodes(address: str) -> list[dict[str, float]] | str:
 
     The cluster is queried once, as a plan must not change while it is made.
     """
-    command = [sys.executable, "-m", _DRIVER, "nodes", json.dumps({"address": address})]
+    command = [sys.executable, "-P", "-m", _DRIVER, "nodes", json.dumps({"address": address})]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

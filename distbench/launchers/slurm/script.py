@@ -37,7 +37,7 @@ def batch_script(slurm: Slurm, controller: ControllerCommand) -> str:
             option can't be written into a script.
     """
     options = [f"#SBATCH {_quoted(option)}" for option in (*_options(slurm, controller), *slurm.sbatch)]
-    command = [controller.target.python, "-m", "distbench", *controller.arguments]
+    command = [controller.target.python, "-P", "-m", "distbench", *controller.arguments]
     # the signal goes to the process that the script has become
     return "\n".join(["#!/bin/bash", *options, *slurm.setup, f"exec {shlex.join(command)}", ""])
 

@@ -65,4 +65,4 @@ class Spark(ClusterLauncher):
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:
         asked = {"master": self.master, "tasks": len(nodes), "conf": self.conf}
-        return [[sys.executable, "-m", _DRIVER, json.dumps(asked)]]
+        return [[sys.executable, "-P", "-m", _DRIVER, json.dumps(asked)]]

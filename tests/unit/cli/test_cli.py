@@ -199,7 +199,7 @@ def test_plan_shows_cases_problems_time_and_commands(command, write, tmp_path):
     assert "mine: 2 cases, 2 trials" in output
     assert "unsupported: nn.DataParallel needs" in " ".join(output.split())
     assert "export DISTBENCH_RUN_ID=RUN" in output
-    assert "-m distbench.worker rank" in output
+    assert "-P -X utf8 -m distbench.worker rank" in output
     assert "expected time: unknown: no earlier run of these cases" in output
     assert not (tmp_path / "out").exists()
 

@@ -143,7 +143,7 @@ def test_the_pod_of_the_controller_stays_after_the_run_without_a_claim(manifests
         "the run has ended with code 7; this pod stays for 0 seconds\n",
     )
     shared = manifests("--set", "launcher.kubernetes.claim=reports")
-    assert container(shared, "controller")["command"][:2] == ["python", "-m"]
+    assert container(shared, "controller")["command"][:3] == ["python", "-P", "-m"]
     assert {"name": "reports", "mountPath": "/reports"} in container(shared, "agent")["volumeMounts"]
 
 

@@ -7,6 +7,7 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.launchers.mpi import Mpi
+from distbench.launchers.nodes import AGENT_ARGUMENTS
 from support.runs import QUICK
 from support.suites import write_suite
 
@@ -33,7 +34,7 @@ def test_open_mpi_starts_one_agent_on_each_host_and_binds_none(monkeypatch):
     names = {name for flag, name in itertools.pairwise(command) if flag == "-x"}
     assert {"DISTBENCH_TOKEN", "DISTBENCH_CONTROLLERS", "DISTBENCH_RUN_ID", "NCCL_IB_HCA"} <= names
     assert "mlx5" not in " ".join(command)
-    assert command[-3:] == ["-m", "distbench.worker", "agent"]
+    assert command[-len(AGENT_ARGUMENTS) :] == [*AGENT_ARGUMENTS]
 
 
 def test_hydra_starts_one_agent_on_each_host():

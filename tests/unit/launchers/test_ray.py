@@ -39,8 +39,8 @@ def ray(tmp_path, monkeypatch):
 def ray_requests(options: dict[str, object]) -> dict[str, object]:
     launcher = registry.create_plugin("launchers", PluginChoice("ray", options))
     (command,) = launcher.agent_commands(launcher.node_list())
-    assert command[1:4] == ["-m", "distbench.launchers.ray.driver", "agents"]
-    said: dict[str, object] = json.loads(command[4])
+    assert command[1:5] == ["-P", "-m", "distbench.launchers.ray.driver", "agents"]
+    said: dict[str, object] = json.loads(command[5])
     return said
 
 

@@ -149,7 +149,7 @@ def test_what_is_handed_over_is_what_was_shown(tmp_path, sbatch, distbench):
         "#SBATCH --mem=0",
         "module load cuda",
         '. "my env"/bin/activate',
-        f"exec {sys.executable} -m distbench run {shlex.quote(str(suite))} --out reports "
+        f"exec {sys.executable} -P -m distbench run {shlex.quote(str(suite))} --out reports "
         "--set measure.steps=5 --only 'pre*'",
     ]
 
@@ -160,7 +160,7 @@ def test_plan_shows_what_a_run_from_a_login_node_hands_over(tmp_path, distbench)
     shown = json.loads(distbench(*asked, "--json").stdout)["submission"]
     assert shown["command"] == ["sbatch", "--parsable"]
     assert f"#SBATCH --output={tmp_path}/100%%/RUN/submitted/%j.out\n" in shown["text"]
-    last = f"exec {sys.executable} -m distbench run --resume {tmp_path}/100%/RUN --quiet\n"
+    last = f"exec {sys.executable} -P -m distbench run --resume {tmp_path}/100%/RUN --quiet\n"
     assert shown["text"].endswith(last)
     assert f"sbatch --parsable <<'END'\n{shown['text']}END\n" in distbench(*asked).stdout
 

@@ -13,9 +13,9 @@ def test_a_process_of_its_own_asks_spark_for_a_task_on_each_node():
     launcher = registry.create_plugin("launchers", PluginChoice("spark", options))
     assert launcher.node_list() == [Node("", 8, 8), Node("", 8, 8)]
     (command,) = launcher.agent_commands(launcher.node_list())
-    assert command[1:3] == ["-m", "distbench.launchers.spark.driver"]
+    assert command[1:4] == ["-P", "-m", "distbench.launchers.spark.driver"]
     said = {"master": "spark://a:7077", "tasks": 2, "conf": {"spark.task.cpus": "8"}}
-    assert json.loads(command[3]) == said
+    assert json.loads(command[4]) == said
 
 
 def test_a_stage_that_spark_would_try_again_is_refused(tmp_path, monkeypatch, distbench):
