@@ -55,6 +55,26 @@ def test_the_parts_add_up_to_the_step(ran: Finished, check: Check) -> None:
         )
 
 
+@pytest.mark.minutes(1)
+def test_the_kernels_of_both_passes_belong_to_layers(ran: Finished, check: Check) -> None:
+    for label, record in trials(ran).items():
+        rows = [row for row in record["tables"]["layers"] if row["rank"] == 0]
+        times = {(row["layer"], row["kind"]): row["forward_s"] + row["backward_s"] for row in rows}
+        assert len(times) > 3, (label, times)
+        whole = sum(times.values())
+        passes = sum(record["values"][f"profile_{part}_s"] for part in ("forward", "backward"))
+        # kernels on two streams at once count twice
+        check.figure(f"{label} time of layers over both passes", whole / passes)
+        assert whole == pytest.approx(passes, rel=0.2), label
+        outside = times.get((None, None), 0.0)
+        check.figure(f"{label} share outside of modules", outside / whole)
+        assert outside < whole / 2, f"{label}: nodes of the backward pass find no module"
+        matmuls = [row for row in rows if row["kind"] == "Linear"]
+        assert sum(row["backward_flops"] for row in matmuls) == 2 * sum(
+            row["forward_flops"] for row in matmuls
+        ), label
+
+
 @pytest.mark.minutes(4)
 def test_the_first_profiled_step_is_like_the_others(ran: Finished, check: Check) -> None:
     for label, record in trials(ran).items():
