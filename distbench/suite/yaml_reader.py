@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.suite_mistakes import KeyPath
+from distbench.suite.foreign_files import foreign_file_problem
 from distbench.system.files import read_bounded
 
 if TYPE_CHECKING:
@@ -98,8 +99,11 @@ def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Parse the top-level mapping of a suite to plain values, and the place of each.
 
     Raises:
-        SuiteError: not YAML, empty, not a mapping, duplicate keys, or too large when aliases are expanded.
+        SuiteError: a file of another tool, not YAML, empty, not a mapping, duplicate keys, or too large when
+            aliases are expanded.
     """
+    if problem := foreign_file_problem(text):
+        raise _error(source, problem)
     places = SourceMap(source)
     data = _load_yaml(text, places, ())
     if data is None:

@@ -1,0 +1,61 @@
+"""Recognise files of other tools that are given in place of a suite."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+_SUITE_KEY = re.compile(r"^\s*[\"']?(workload|strategies|batch)[\"']?\s*:", re.MULTILINE)
+_MANIFEST = re.compile(
+    r"^apiVersion:.*?^kind:\s*(\w+)|^kind:\s*(\w+).*?^apiVersion:", re.MULTILINE | re.DOTALL
+)
+_DEEPSPEED_KEYS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+# file, remedy
+_BY_PATTERN = (
+    (r"^#SBATCH\b", "a batch script for Slurm", "submit a suite with distbench launch SUITE --on slurm"),
+    (r"\A#!.*sh\b", "a shell script", "distbench init writes a first suite"),
+    (
+        r"^(compute_environment|distributed_type):",
+        "a configuration of Accelerate",
+        "distbench init writes a suite, which compares ddp, fsdp and zero",
+    ),
+    (r'"traceEvents"', "a trace", "distbench shows those of its own runs: distbench show RUN --view time"),
+    (
+        r"^(import \w|from [\w.]+ import )",
+        "a Python script",
+        "distbench init --model package.module:callable writes a suite for a model in it",
+    ),
+)
+
+
+def foreign_file_problem(text: str) -> str:
+    """Which file of another tool has this *text*, and what to do instead; empty: it may be a suite."""
+    if _SUITE_KEY.search(text):
+        return ""
+    found = _manifest(text) or _deepspeed(text)
+    found = found or next(
+        ((what, remedy) for pattern, what, remedy in _BY_PATTERN if re.search(pattern, text, re.MULTILINE)),
+        None,
+    )
+    return f"this is {found[0]}, not a suite; {found[1]}" if found else ""
+
+
+def _manifest(text: str) -> tuple[str, str] | None:
+    if not (kind := _MANIFEST.search(text)):
+        return None
+    what = f"a Kubernetes manifest (kind: {kind[1] or kind[2]})"
+    return what, "print those of a suite with distbench launch SUITE --on kubernetes --print"
+
+
+def _deepspeed(text: str) -> tuple[str, str] | None:
+    settings: Any = None
+    with suppress(ValueError, RecursionError):
+        settings = json.loads(text)
+    if not isinstance(settings, dict) or not any(key in settings for key in _DEEPSPEED_KEYS):
+        return None
+    zero = settings.get("zero_optimization")
+    stage = zero.get("stage", 0) if isinstance(zero, dict) else 0
+    strategies = f"strategies: [{{zero: {{stage: {stage}}}}}]"
+    return "a configuration of DeepSpeed", f"distbench init writes a suite, in which it is {strategies}"
