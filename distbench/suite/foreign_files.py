@@ -31,7 +31,7 @@ _BY_PATTERN = (
 
 
 def foreign_file_problem(text: str) -> str:
-    """Which file of another tool has this *text*, and what to do instead; empty: it may be a suite."""
+    """Name the kind of file of another tool that *text* is, with a remedy; empty: it may be a suite."""
     if _SUITE_KEY.search(text):
         return ""
     found = _manifest(text) or _deepspeed(text)
