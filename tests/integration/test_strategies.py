@@ -133,7 +133,9 @@ def test_the_layers_of_every_strategy_do_the_work_of_the_model(run):
     for key, record in records(folder).items():
         rows = record["tables"]["layers"]
         names = {row["layer"] for row in rows}
-        assert {None, "blocks.*.ffn.up", "head"} <= names, key
+        # DeepSpeed's PipelineModule holds a stage with a tied embedding below these names
+        below = "tied_modules.tied.module." if key == ("zero1+pp2", 2) else ""
+        assert {None, f"{below}blocks.*.ffn.up", f"{below}head"} <= names, key
         ranks = range(record["case"]["world_size"])
         # 1/3 of the FLOPs of both passes; ranks of a model-parallel group share a sample's
         whole = sum(row.get("forward_flops") or 0 for row in rows)
