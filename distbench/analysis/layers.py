@@ -6,7 +6,6 @@ FLOPs per byte than the ratio of the two roofs are limited by memory, all others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +78,6 @@ def _seconds(row: dict[str, Any]) -> float:
 
 
 def _sum(row: dict[str, Any], what: str) -> float | None:
-    parts = [row.get(f"{part}_{what}") for part in ("forward", "backward")]
-    known: Iterable[Any] = [part for part in parts if part is not None]
-    return float(sum(known)) if len(list(known)) == len(parts) else None
+    """*what* of both passes together; None: unknown."""
+    passes = [row.get(f"{part}_{what}") for part in ("forward", "backward")]
+    return None if None in passes else float(sum(filter(None, passes)))
