@@ -112,7 +112,7 @@ def test_a_rank_that_sleeps_after_its_last_collective_leaves_no_gap_on_the_other
         {"rank": rank, "step": 0, "kind": "step", "name": "", "begin_s": 0.0, "end_s": end, "busy_s": busy}
         for rank, end, busy in ((0, 0.75, 0.75), (1, 1.0, 0.76))
     ]
-    of = profiled(DDP, 0.01, [0.77, 1.0], step_s=1.0)
+    of = profiled(DDP, 0.01, [0.8, 1.0], step_s=1.0)
     record = replace(of, tables={"timeline": [{**step, "bridged_s": 1e-4} for step in steps]})
     (row,) = RunAnalysis(info(DDP), [record]).cases
     found = step_limit(row)
