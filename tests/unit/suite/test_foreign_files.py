@@ -47,7 +47,7 @@ def test_a_file_of_another_tool_is_named_in_one_line_with_what_to_do(name, tmp_p
 
 def test_a_suite_may_say_what_other_tools_files_say(tmp_path):
     suite = tmp_path / "suite.yaml"
-    said = "description: |\n  import torch\n  its \"traceEvents\" are kept\n"
+    said = 'description: |\n  import torch\n  its "traceEvents" are kept\n'
     suite.write_text(f"{said}workload: mlp\nbatch: {{global_batch_size: 8}}\nstrategies: [ddp]\n")
     done = call("plan", str(suite))
     assert done.returncode == 0, done.stderr
