@@ -108,7 +108,8 @@ def test_a_fork_server_of_another_version_is_named_as_such(tmp_path):
     other = tmp_path / "python"
     other.write_text(
         f"#!{sys.executable}\nimport os, sys, time\n"
-        'os.write(int(sys.argv[4]), b\'{"ready": 1, "answers": true}\\n\')\ntime.sleep(60)\n'
+        'descriptor = int(sys.argv[sys.argv.index("serve") + 1])\n'
+        'os.write(descriptor, b\'{"ready": 1, "answers": true}\\n\')\ntime.sleep(60)\n'
     )
     other.chmod(0o755)
     with pytest.raises(

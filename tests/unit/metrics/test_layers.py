@@ -1,16 +1,12 @@
-"""Layers of a model: whose time an operation is, whose FLOPs and bytes, and what is shown of them."""
+"""Layers of a model: whose time an operation is, and what is shown of them."""
 
 from dataclasses import replace
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from distbench.analysis.layers import LayerStep, layer_steps
 from distbench.analysis.run import RunAnalysis
-from distbench.metrics.profile.layer_times import Owner, layer_rows, layer_seconds
-from distbench.metrics.profile.layers import LayerCosts, LayerHooks
+from distbench.metrics.profile.layer_times import layer_seconds
 from distbench.metrics.profile.trace import read_trace
 from distbench.views.layers import LayersView
 from support.profiler_events import Events
@@ -84,79 +80,6 @@ def test_time_is_the_mean_of_the_profiled_steps():
         events.mark("step", begin, begin + 50).mark("forward", begin, begin + 50)
         events.layer(1, begin, begin + work).op("aten::mm", begin, begin + work)
     assert seconds_of(events, (0, 50), (100, 150)) == {(1, "forward"): 20}
-
-
-class Block(nn.Module):
-    def __init__(self, recomputes: bool) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(8, 32, bias=False), nn.Linear(32, 8, bias=False)
-        self.recomputes = recomputes
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.recomputes:
-            return checkpoint(lambda y: self.down(self.up(y)), x, use_reentrant=False)
-        return self.down(self.up(x))
-
-
-@pytest.mark.parametrize("recomputes", [False, True])
-def test_flops_are_those_of_the_layers_that_multiply(recomputes):
-    model = nn.Sequential(Block(recomputes), nn.ReLU(), Block(recomputes))
-    x = torch.randn(16, 8, requires_grad=True)
-    costs = LayerCosts()
-    with costs.one_step():
-        with costs.observe("forward"):
-            loss = model(x).square().sum()
-        with costs.observe("backward"):
-            loss.backward()
-            with costs.observe("optimizer"):
-                torch.mm(torch.ones(64, 64), torch.ones(64, 64))
-    found = costs.counted().layers
-    product = 2 * 16 * 8 * 32
-    for name in ("*.up", "*.down"):
-        layer = found[name, "Linear"]
-        assert len(layer.modules) == 2
-        assert layer.forward.flops == 2 * product
-        # early stop: the last product of a block is not recomputed
-        again = recomputes and name == "*.up"
-        assert layer.backward.flops == 2 * (2 + again) * product
-    assert {key for key, layer in found.items() if layer.forward.flops or layer.backward.flops} == {
-        ("*.up", "Linear"),
-        ("*.down", "Linear"),
-    }
-    # reads 2 tensors of 16 x 32 and writes one in the backward pass, reads one and writes one before
-    relu = found["*", "ReLU"]
-    assert relu.forward.bytes == 2 * 4 * 16 * 8
-    assert relu.backward.bytes == 3 * 4 * 16 * 8
-    assert found["", ""].forward.bytes > 0
-
-
-def test_hooks_are_gone_after_the_step_even_if_a_module_raised():
-    hooks = LayerHooks()
-
-    class Fails(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise ValueError("no")
-
-    model = nn.Sequential(nn.Linear(2, 2), Fails())
-    with hooks.one_step(), pytest.raises(ValueError, match="no"):
-        model(torch.ones(1, 2))
-    assert hooks.current() is None
-    ran = [len(layer.modules) for layer in hooks.layers]
-    model[0](torch.ones(1, 2))
-    nn.Linear(2, 2)(torch.ones(1, 2))
-    assert [len(layer.modules) for layer in hooks.layers] == ran == [1, 1, 1]
-
-
-def test_rows_have_what_is_known():
-    hooks = LayerHooks()
-    with hooks.one_step():
-        nn.Sequential(nn.Linear(2, 2))(torch.ones(1, 2))
-    (linear,) = [place for place, layer in enumerate(hooks.layers) if layer.kind == "Linear"]
-    seconds = {Owner(linear, in_backward=False): 0.5, Owner(None, in_backward=True): 0.25}
-    assert layer_rows(None, hooks.layers, seconds) == [
-        {"layer": "*", "kind": "Linear", "modules": 1, "forward_s": 0.5, "backward_s": 0.0},
-        {"layer": None, "kind": None, "modules": None, "forward_s": 0.0, "backward_s": 0.25},
-    ]
 
 
 def row(rank: int, layer: str | None, seconds: float, flops: float, size: float) -> dict[str, object]:
