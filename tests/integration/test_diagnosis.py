@@ -13,7 +13,7 @@ from support.runs import Finished, call, run_in
 SUITE = """
 workload: {mlp: {hidden: 512, depth: 3}}
 batch: {global_batch_size: 256}
-measure: {warmup: 1, steps: 3, trials: 1, repeat_noisy: 0, profile_steps: 2}
+measure: {warmup: 1, steps: 3, trials: 1, repeat_noisy: 0, profile_steps: 4}
 metrics: [steptime, throughput, communication, profile]
 world_sizes: [2]
 """
@@ -22,12 +22,13 @@ workload:
   transformer: {dim: 128, depth: 6, heads: 4, kv_heads: 4, ffn_dim: 512, vocab_size: 256, seq_len: 128}
 data: synthetic
 batch: {global_batch_size: 8}
-measure: {warmup: 1, steps: 2, trials: 1, repeat_noisy: 0, profile_steps: 2}
+measure: {warmup: 1, steps: 2, trials: 1, repeat_noisy: 0, profile_steps: 4}
 metrics: [steptime, throughput, communication, utilisation, profile]
 world_sizes: [2]
 """
 PIPELINE = DECODER + "strategies: [{pp: {micro_batches: 2}}]\n"
-CHECKPOINTED = DECODER + "strategies: [ddp]\nactivation_checkpointing: full\n"
+# on one rank, as other processes that hinder one of two make ranks uneven
+CHECKPOINTED = DECODER.replace("[2]", "[1]") + "strategies: [single]\nactivation_checkpointing: full\n"
 HINDERED = "strategies: [{hindered: {by: [rank, optimizer, host, communication], share: SHARE}}]\n"
 CAUSES = {
     "hindered-rank": "imbalance between ranks",
@@ -97,6 +98,7 @@ def test_twenty_honest_cases_have_no_diagnosis_but_what_their_strategy_costs(tmp
     }
 
 
+@pytest.mark.deep
 def test_tiny_buckets_are_named_and_those_of_the_default_size_are_not(tmp_path):
     """Each of 48 layers has a bucket of its own."""
     strategies = "strategies: [{ddp: {bucket_cap_mb: [25, 0.001]}}]\n"
@@ -132,7 +134,7 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
-    assert [each["strategy"] for each in results["cases"]] == ["ddp"]
+    assert [each["strategy"] for each in results["cases"]] == ["single"]
     advice = results["advice"]
     assert (advice["limit"], advice["reason"]) == ("recomputation", None)
     tried = {(each["key"], each["value"]): each for each in advice["changes"]}
@@ -148,7 +150,7 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
         ("none", 3),
     ]
     assert changed.cases[0].case.id == results["cases"][0]["case_id"]
-    assert "trying 2 changes of ddp/ws2/mb4/fp32 (memory-bound (recomputation))" in done.stderr
+    assert "trying 2 changes of single/ws1/mb8/fp32 (memory-bound (recomputation))" in done.stderr
 
 
 def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):
