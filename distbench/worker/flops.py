@@ -8,11 +8,9 @@ recomputes). The gradient of a frozen parameter is not computed, and so not coun
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import join_words
 from distbench.data.base import DataSource
+from distbench.metrics.profile.flop_formulas import FORMULAS, may_multiply
 from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine.findings import compute_once
 from distbench.strategies.torch_engine.modules import checkpoint_layers
@@ -38,13 +37,6 @@ _ROWS = 2
 _MAX_REASON_LENGTH = 300
 """Maximum characters of a reason."""
 _GROUPED_MM = torch.ops.aten._grouped_mm
-_OPERATORS = ("aten", "prims", "prim")
-"""Namespaces of torch's own operators; only its author knows the work of any other."""
-_PRODUCT_NAMES = re.compile(
-    r"(^|_)(mm|bmm|addmm|addbmm|baddbmm|mv|addmv|dot|trilinear|conv\w*|attention\w*|rnn\w*|fft\w*|cdist\w*"
-    r"|linalg\w*|cholesky\w*|solve\w*|sparse\w*)(_|$)"
-)
-"""Names of torch's operators that multiply matrices, in case the counter has no formula for them."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
             name: torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device=device)
             for name, array in rows.items()
         }
-        counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
+        counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
         with _without_fused_kernels(), _UncountedOperators(counter.flop_registry) as uncounted, counter:
             mean_of(workload.loss(module, batch)).backward()
     if uncounted.names:
@@ -174,10 +166,8 @@ class _UncountedOperators(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet = func._overloadpacket
-        if packet not in self._known:
-            namespace, _, name = str(func.name()).partition(".")[0].partition("::")
-            if namespace not in _OPERATORS or _PRODUCT_NAMES.search(name):
-                self.names.add(f"{namespace}::{name}")
+        if packet not in self._known and may_multiply(func):
+            self.names.add(str(func.name()).partition(".")[0])
         if packet is _GROUPED_MM:
             # torch 2.13 infers its shape only for bf16, but has kernels for other dtypes too
             return _grouped_mm_output(*args, **(kwargs or {}))
@@ -191,21 +181,3 @@ def _grouped_mm_output(
     groups = [] if offs is None or a.ndim != b.ndim else [len(offs)]
     stacked = [len(a)] if a.ndim == b.ndim == 3 else groups
     return a.new_empty(*stacked, a.shape[-2], b.shape[-1])
-
-
-def _grouped_mm_flops(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
-    """FLOPs of a grouped product: a row is multiplied only with the matrix of its group."""
-    stacked = a[0] if len(a) == len(b) == 3 else 1
-    return 2 * stacked * a[-2] * a[-1] * b[-1]
-
-
-def _vector_flops(a: torch.Size, *_: Any, **__: Any) -> int:
-    return 2 * prod(a)
-
-
-_FORMULAS: dict[Any, Any] = {
-    _GROUPED_MM: _grouped_mm_flops,
-    torch.ops.aten.mv: _vector_flops,
-    torch.ops.aten.dot: _vector_flops,
-    torch.ops.aten.vdot: _vector_flops,
-}

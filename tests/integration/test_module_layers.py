@@ -104,3 +104,21 @@ def test_rows_have_what_is_known():
         {"layer": "*", "kind": "Linear", "modules": 1, "forward_s": 0.5, "backward_s": 0.0},
         {"layer": None, "kind": None, "modules": None, "forward_s": 0.0, "backward_s": 0.25},
     ]
+
+
+def test_flops_of_an_operator_without_a_formula_are_unknown_and_not_zero():
+    import torch
+    from torch import nn
+
+    from distbench.metrics.profile.layer_times import layer_rows
+    from distbench.metrics.profile.layers import LayerCosts
+
+    recurrent, linear = nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 8)
+    costs = LayerCosts()
+    with costs.one_step(), costs.observe("forward"), torch.no_grad():
+        linear(recurrent(torch.ones(2, 4, 8))[0])
+    found = {layer.kind: layer.forward.flops for layer in costs.counted().layers.values()}
+    assert (found["LSTM"], found["Linear"]) == (None, 2 * 2 * 4 * 8 * 8)
+    (row,) = (row for row in layer_rows(costs.counted(), [], None) if row["kind"] == "LSTM")
+    assert row["forward_flops"] is None
+    assert row["forward_bytes"] > 0

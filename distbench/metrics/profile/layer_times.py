@@ -100,7 +100,7 @@ def layer_rows(
     modules = {(layer.name, layer.kind): len(layer.modules) for layer in (*costs.values(), *layers)}
     rows = []
     for key in dict.fromkeys((*names, *costs, _OUTSIDE)):
-        numbers: dict[str, float] = {}
+        numbers: dict[str, float | None] = {}
         for part, in_backward in (("forward", False), ("backward", True)):
             if seconds is not None:
                 numbers[f"{part}_s"] = timed.get((key, in_backward), 0.0)

@@ -17,13 +17,16 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 
 from distbench.metrics.base import SharedResult
+from distbench.metrics.profile.flop_formulas import FORMULAS, may_multiply
 from distbench.workloads.weights import plain_name
 
 _ROOT = "model"
 _COMMUNICATION = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "profiler")
+_WITHOUT_PRODUCTS = ("fsdp",)
+"""Namespaces of operators that only copy."""
 _NOTHING_RUNS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::empty_strided")
 """Operations that only allocate."""
 
@@ -32,7 +35,8 @@ _NOTHING_RUNS = ("aten::empty", "aten::new_empty", "aten::empty_like", "aten::em
 class LayerCost:
     """FLOPs and bytes of the operations of a layer in one pass of a step."""
 
-    flops: int = 0
+    flops: int | None = 0
+    """None: the FLOPs of an operation are unknown."""
     bytes: int = 0
     """Bytes of the tensors that its operations read and write, each operation for itself."""
 
@@ -198,7 +202,8 @@ class LayerCosts(TorchDispatchMode):
             index = self._hooks.current()
             layer = self._outside if index is None else self._hooks.layers[index]
             cost = layer.backward if torch._C._current_autograd_node() else layer.forward
-            cost.flops += _flops(func, args, given, result)
+            flops = _flops(func, args, given, result)
+            cost.flops = None if flops is None or cost.flops is None else cost.flops + flops
             cost.bytes += sum(tensor.nbytes for tensor in _tensors((args, given, result)))
         return result
 
@@ -220,34 +225,36 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors([*value.values()])
 
 
-def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int | None:
+    """FLOPs of an operation; None: unknown."""
     packet = func._overloadpacket
-    if formula := _FORMULAS.get(packet):
-        return formula(*args)
-    if packet in flop_registry:
-        return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    return 0
+    formula = _FORMULAS.get(packet) or flop_registry.get(packet)
+    if formula is None:
+        return None if func.namespace not in _WITHOUT_PRODUCTS and may_multiply(func) else 0
+    try:
+        return int(formula(*args, **kwargs, out_val=result))
+    except AssertionError:
+        # a formula of torch's counter that does not know these shapes
+        return None
 
 
-def _attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Two products: scores, and their sums of values."""
+    return int(2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
 
 
-def _attention_backward_flops(
-    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any
-) -> int:
-    return int(sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape))
-
-
-def _vector_flops(a: torch.Tensor, *_: Any) -> int:
-    return 2 * prod(a.shape)
+def _attention_backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
+    """Five products: the scores again, and the gradients of both factors of both products."""
+    return int(2 * prod(query[:-1]) * key[-2] * (3 * query[-1] + 2 * value[-1]))
 
 
 _ATEN = torch.ops.aten
-# torch's counter has no formulas for these
-_FORMULAS: dict[Any, Callable[..., int]] = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
-    _ATEN.mv: _vector_flops,
-    _ATEN.dot: _vector_flops,
+_FORMULAS: dict[Any, Any] = {
+    packet: shape_wrapper(formula)
+    for packet, formula in {
+        **FORMULAS,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    }.items()
 }
+"""Torch's counter has none for these."""
