@@ -33,17 +33,6 @@ class Message:
 
 
 @dataclass(frozen=True)
-class StartLaunch(Message):
-    """Start the ranks ``spec.ranks``; the answer is ``LaunchStarted``, an agent's also ``LaunchFailed``."""
-
-    spec: LaunchSpec
-    in_mirror: bool = False
-    """True if an agent launches it in its copy of the run's folder."""
-    file_label: str = ""
-    """Part of the names of files that come back, if other nodes launch the same; empty: none."""
-
-
-@dataclass(frozen=True)
 class LaunchStarted(Message):
     """The ranks of the launch have started."""
 
@@ -92,6 +81,13 @@ class RankExit(Message):
 
 
 @dataclass(frozen=True)
+class StartLaunch(Message):
+    """Start the ranks ``spec.ranks``; the answer is ``LaunchStarted``."""
+
+    spec: LaunchSpec
+
+
+@dataclass(frozen=True)
 class ForkServerReady(Message):
     """The fork server has imported its modules."""
 
@@ -110,6 +106,33 @@ class Heartbeat(Message):
 
 
 # agents only
+
+
+@dataclass(frozen=True)
+class PrepareLaunch(Message):
+    """Start the fork server for the ranks ``spec.ranks``.
+
+    The answer is ``LaunchPrepared`` or ``LaunchFailed``.
+    """
+
+    spec: LaunchSpec
+    in_mirror: bool = False
+    """True if the agent launches it in its copy of the run's folder."""
+    file_label: str = ""
+    """Part of the names of files that come back, if other nodes launch the same; empty: none."""
+
+
+@dataclass(frozen=True)
+class LaunchPrepared(Message):
+    """The fork server has imported; the ranks can start at once."""
+
+
+@dataclass(frozen=True)
+class StartRanks(Message):
+    """Start the ranks of the prepared launch; the answer is ``LaunchStarted`` or ``LaunchFailed``."""
+
+    master_port: int
+    """Port of the rendezvous; 0 for the node of rank 0: any that is free."""
 
 
 @dataclass(frozen=True)

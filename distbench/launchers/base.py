@@ -166,6 +166,13 @@ class LaunchSession(ABC):
     nodes do, if they can.
     """
 
+    def prepare(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> None:  # noqa: B027  # may be nothing
+        """Do whatever takes long before the processes of *spec* can start.
+
+        Raises:
+            LaunchError: it failed, or was cancelled.
+        """
+
     @abstractmethod
     def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
         """Start the processes of *spec*.

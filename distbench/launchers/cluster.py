@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from distbench.core.case import Device
 from distbench.core.machine import Machine
@@ -16,9 +16,12 @@ from distbench.ipc.launch_spec import LaunchSpec, RankRange
 from distbench.ipc.messages import (
     EndRun,
     ForkServersStopped,
+    LaunchPrepared,
     LaunchStarted,
+    Message,
+    PrepareLaunch,
     RestartForkServers,
-    StartLaunch,
+    StartRanks,
 )
 from distbench.launchers.agents import (
     AgentConnection,
@@ -47,6 +50,8 @@ from distbench.launchers.nodes import (
     node_labels,
 )
 from distbench.system.machine import RUN_ID_VARIABLE, cache_folder, detect_machine
+
+M = TypeVar("M", bound=Message)
 
 
 class ClusterLauncher(Launcher):
@@ -183,16 +188,42 @@ class ClusterSession(LaunchSession):
                 "share, or one node"
             )
         send_inputs(spec, apart, is_cancelled)
-        port, address = 0, placed[0][0].node.address
+        address = placed[0][0].node.address
         for agent, ranks in placed:
-            own_ranks = replace(ranks, master_address=address, master_port=port)
-            _send_launch(agent, spec.with_ranks(own_ranks), in_mirror=agent.lacks_run_folder)
-            if ranks.has_rank_0:
-                # the others get the address of the rendezvous
-                port = _wait_started(agent, self._cluster.start_timeout)
-        for agent, _ in placed[1:]:
-            _wait_started(agent, self._cluster.start_timeout)
+            own_ranks = replace(ranks, master_address=address)
+            _prepare_launch(agent, spec.with_ranks(own_ranks), in_mirror=agent.lacks_run_folder)
+        self._start_ranks([agent for agent, _ in placed])
         return ClusterLaunch(placed, self._close_agents, spec)
+
+    def _start_ranks(self, agents: Sequence[AgentConnection]) -> None:
+        """Start the ranks of *agents* once all of them are prepared; the first has rank 0.
+
+        A node that imports for long would otherwise use up the time in which the others wait for its ranks.
+        """
+        for agent in agents:
+            self._wait_for(LaunchPrepared, agent)
+        port = 0
+        for agent in agents:
+            agent.send(StartRanks(port))
+            # the first reports the port of the rendezvous, which the others need
+            port = port or self._wait_for(LaunchStarted, agent).port
+        for agent in agents[1:]:
+            self._wait_for(LaunchStarted, agent)
+
+    def _wait_for(self, kind: type[M], agent: AgentConnection) -> M:
+        """Wait for the answer of *agent* about a launch.
+
+        Raises:
+            LaunchError: it reports a failure, does not answer in time, or is lost.
+        """
+        seconds = self._cluster.start_timeout
+        try:
+            return agent.wait_for(kind, seconds=seconds, may_fail=True)
+        except AgentTimeoutError as error:
+            raise LaunchError(
+                f"{agent.name} did not start its ranks within {seconds:g} s. If imports are slow, raise "
+                "start_timeout"
+            ) from error
 
     def _probe_shared_folders(self, spec: LaunchSpec) -> None:
         """Find out which folders the nodes share with this host."""
@@ -210,11 +241,14 @@ class ClusterSession(LaunchSession):
         for agent, ranks in placed:
             own = spec.with_ranks(ranks)
             if agent is first:
-                _send_launch(agent, own, in_mirror=True)
+                _prepare_launch(agent, own, in_mirror=True)
             else:
-                _send_launch(agent, replace(own, output_files=()), in_mirror=True, file_label=agent.name)
+                _prepare_launch(agent, replace(own, output_files=()), in_mirror=True, file_label=agent.name)
         for agent, _ in placed:
-            _wait_started(agent, self._cluster.start_timeout)
+            self._wait_for(LaunchPrepared, agent)
+            agent.send(StartRanks(0))
+        for agent, _ in placed:
+            self._wait_for(LaunchStarted, agent)
         return ClusterBuild(placed, self._close_agents, spec)
 
     def _connect_agents(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> list[AgentConnection]:
@@ -275,8 +309,10 @@ class ClusterSession(LaunchSession):
             self._started = None
 
 
-def _send_launch(agent: AgentConnection, spec: LaunchSpec, *, in_mirror: bool, file_label: str = "") -> None:
-    """Send *spec* to *agent*, and accept the files of its ranks from it.
+def _prepare_launch(
+    agent: AgentConnection, spec: LaunchSpec, *, in_mirror: bool, file_label: str = ""
+) -> None:
+    """Have *agent* prepare the launch of *spec*, and accept the files of its ranks from it.
 
     Args:
         in_mirror: It is launched in the agent's copy of the run's folder.
@@ -286,19 +322,8 @@ def _send_launch(agent: AgentConnection, spec: LaunchSpec, *, in_mirror: bool, f
     outputs = [file.relative_to(root).as_posix() for file in spec.output_files]
     agent.expect(PurePosixPath(spec.folder.relative_to(root)), spec.local_ranks.ranks, outputs)
     target = replace(spec.target, working_directory=spec.target.working_directory or str(Path.cwd()))
-    agent.send(StartLaunch(replace(spec, target=target), in_mirror, file_label))
+    agent.send(PrepareLaunch(replace(spec, target=target), in_mirror, file_label))
 
 
 def _agent_names(agents: Sequence[AgentConnection]) -> str:
     return ", ".join(agent.name for agent in agents)
-
-
-def _wait_started(agent: AgentConnection, seconds: float) -> int:
-    """Wait until the ranks of *agent* have started; return the port of their rendezvous."""
-    try:
-        return agent.wait_for(LaunchStarted, seconds=seconds, may_fail=True).port
-    except AgentTimeoutError as error:
-        raise LaunchError(
-            f"{agent.name} did not start its ranks within {seconds:g} s. If imports are slow, raise "
-            "start_timeout"
-        ) from error

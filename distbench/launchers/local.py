@@ -128,6 +128,9 @@ class _LocalSession(LaunchSession):
         self._run_id = run_id
         self._servers: dict[Any, ForkServerClient] = {}
 
+    def prepare(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> None:
+        self._server_for(spec, is_cancelled)
+
     def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
         spec = replace(spec, ranks=spec.local_ranks)
         server = self._server_for(spec, is_cancelled)

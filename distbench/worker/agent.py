@@ -42,18 +42,20 @@ from distbench.ipc.messages import (
     FindFile,
     ForkServersStopped,
     LaunchFailed,
+    LaunchPrepared,
     LaunchStarted,
     LaunchStopped,
     LogsSent,
     Message,
     MissingFiles,
     OfferFiles,
+    PrepareLaunch,
     QueryStates,
     RankStates,
     RestartForkServers,
     SendLogs,
     SignalRanks,
-    StartLaunch,
+    StartRanks,
     StopLaunch,
     Welcome,
 )
@@ -130,6 +132,7 @@ class NodeAgent:
         self._channel = channel
         # the plan of the run has already checked for more ranks than cores
         self._session = Local(oversubscribe=True).open_session(run_id)
+        self._prepared: LaunchSpec | None = None
         self._running: RunningLaunch | None = None
         self._ranks_left: set[int] = set()
         self._mirror: RunMirror | None = None
@@ -174,8 +177,25 @@ class NodeAgent:
                 clock.synchronize(request.now)
             case FindFile():
                 self._channel.send(FileFound(wait_for_file(request.file, request.content)))
-            case StartLaunch():
-                self._launch(request)
+            case RestartForkServers():
+                self._session.restart_fork_servers()
+                self._channel.send(ForkServersStopped())
+            case EndRun():
+                self.run_ended = True
+            case PrepareLaunch() | StartRanks() | SignalRanks() | QueryStates() | StopLaunch():
+                self._handle_launch_request(request)
+            case _:
+                self._handle_file_request(request)
+
+    def _handle_launch_request(
+        self, request: PrepareLaunch | StartRanks | SignalRanks | QueryStates | StopLaunch
+    ) -> None:
+        """Handle a *request* about the ranks of a trial."""
+        match request:
+            case PrepareLaunch():
+                self._prepare(request)
+            case StartRanks():
+                self._launch(request.master_port)
             case SignalRanks():
                 if self._running:
                     self._running.signal(request.number)
@@ -184,13 +204,6 @@ class NodeAgent:
                 self._channel.send(RankStates(tuple(states.items())))
             case StopLaunch():
                 self._stop()
-            case RestartForkServers():
-                self._session.restart_fork_servers()
-                self._channel.send(ForkServersStopped())
-            case EndRun():
-                self.run_ended = True
-            case _:
-                self._handle_file_request(request)
 
     def _handle_file_request(self, request: Message) -> None:
         """Handle a *request* about this node's copy of the run's folder."""
@@ -219,10 +232,21 @@ class NodeAgent:
         except OSError as error:
             self._enqueue(LaunchFailed(f"can't copy {offer.root}: {error}"))
 
-    def _launch(self, request: StartLaunch) -> None:
+    def _prepare(self, request: PrepareLaunch) -> None:
         try:
-            spec = self._local_spec(request)
-            self._running = self._session.launch(spec, lambda: not self._channel.alive)
+            self._prepared = self._local_spec(request)
+            self._session.prepare(self._prepared, self._is_controller_gone)
+        except (LaunchError, OSError) as error:
+            self._enqueue(LaunchFailed(str(error)))
+            return
+        self._enqueue(LaunchPrepared())
+
+    def _launch(self, master_port: int) -> None:
+        assert self._prepared
+        own = replace(self._prepared.local_ranks, master_port=master_port)
+        spec = self._prepared.with_ranks(own)
+        try:
+            self._running = self._session.launch(spec, self._is_controller_gone)
             # ranks are watched from here on, also if nothing can be sampled
             self._ranks_left = set(spec.local_ranks.ranks)
             if spec.is_sampled:
@@ -232,7 +256,10 @@ class NodeAgent:
             return
         self._enqueue(LaunchStarted(self._running.port))
 
-    def _local_spec(self, request: StartLaunch) -> LaunchSpec:
+    def _is_controller_gone(self) -> bool:
+        return not self._channel.alive
+
+    def _local_spec(self, request: PrepareLaunch) -> LaunchSpec:
         """The launch of *request* with the paths and interfaces of this node.
 
         Raises:
@@ -269,7 +296,7 @@ class NodeAgent:
     def _stop(self) -> None:
         if self._running:
             self._running.stop()
-        self._running, self._ranks_left = None, set()
+        self._prepared, self._running, self._ranks_left = None, None, set()
         # nobody needs the results of a trial that was stopped
         self._outbox.clear()
         if self._trial:

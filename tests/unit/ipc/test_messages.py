@@ -13,13 +13,16 @@ from distbench.ipc.launch_spec import LaunchSpec, PythonTarget, RankRange
 from distbench.ipc.messages import (
     BuildEvents,
     FileChunk,
+    LaunchPrepared,
     MessageError,
     NodeFacts,
+    PrepareLaunch,
     RankExit,
     RankProgress,
     RankStates,
     SampledRows,
     StartLaunch,
+    StartRanks,
     StopLaunch,
     decode_message,
     encode_message,
@@ -51,7 +54,9 @@ LAUNCH = LaunchSpec(
 @pytest.mark.parametrize(
     "message",
     [
-        StartLaunch(LAUNCH, in_mirror=True, file_label="far"),
+        PrepareLaunch(LAUNCH, in_mirror=True, file_label="far"),
+        LaunchPrepared(),
+        StartRanks(29500),
         StartLaunch(replace(LAUNCH, ranks=None, run_folder=None)),
         StopLaunch(),
         RankExit(3, -9, 12.5, CgroupMemory("cgroup", 2, 1 << 30)),

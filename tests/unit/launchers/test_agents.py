@@ -283,6 +283,25 @@ def test_ranks_of_all_nodes_meet_at_rank_0(cluster):
     assert int(port) > 0
 
 
+SLOW_ON_FAR = """
+import os, time
+from pathlib import Path
+
+time.sleep(2.0 if os.environ["DISTBENCH_NODE"] == "far" else 0.0)
+Path(__file__).with_name("imported-" + os.environ["DISTBENCH_NODE"]).touch()
+"""
+
+
+def test_no_rank_starts_before_all_nodes_have_imported(cluster, tmp_path, monkeypatch):
+    (tmp_path / "slow_on_far.py").write_text(SLOW_ON_FAR)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    out = cluster.folder / "rank"
+    launch = launch_of(cluster.folder, f"ls {tmp_path} > {out}$RANK", 2, imports=("slow_on_far",))
+    codes(cluster.site.launch(launch))
+    soon(lambda: Path(f"{out}0").is_file() and Path(f"{out}0").read_text(), "rank 0 did not run")
+    assert {"imported-near", "imported-far"} <= set(Path(f"{out}0").read_text().split())
+
+
 def test_the_token_is_on_no_command_line_and_in_no_file(cluster):
     handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
     agents = [cluster.agent(node) for node in ("near", "far")]
