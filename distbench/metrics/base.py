@@ -87,6 +87,8 @@ class PassContext:
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
     """Gradient norm of each step, filled when the ``grad_norm`` pass has ended."""
+    gradient_ranges: list[dict[str, Any]] = field(default_factory=list)
+    """Range of each gradient in fp16 in the last step of the ``grad_norm`` pass; empty: unknown."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows for the record, by the name of a table in ``Metric.tables``."""
     shared_results: dict[type[SharedResult], SharedResult] = field(default_factory=dict)

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distbench.core.columns import Column, columns_of
+from distbench.core.columns import Column, TableColumn, TableSpec, columns_of
 from distbench.metrics.base import Metric, NotAvailable, PassContext, Values
+
+_RANGE = TableSpec(
+    "gradient_range",
+    "Range of each gradient of a step after the timed window, where gradients are computed in fp16: without "
+    "the loss scale, in the order of the model's parameters.",
+    (
+        TableColumn("tensor", "varchar", "Parameter that it belongs to."),
+        TableColumn("largest", "double", "Largest absolute value; null: not finite, it overflowed."),
+        TableColumn("zero_share", "double", "Share of its elements that are 0."),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,16 @@ class ConvergenceMetric(Metric):
         ),
     )
 
+    tables = (_RANGE,)
+
     def start(self, context: PassContext) -> int:
         """Return the number of steps that were skipped before the pass."""
         return context.engine.skipped_steps
 
     def values(self, context: PassContext, state: int) -> Values:
         if context.grad_norms:
+            if context.rank == 0 and context.gradient_ranges:
+                context.tables[_RANGE.name] = context.gradient_ranges
             return {"grad_norm": list(context.grad_norms)}
         if not context.losses:
             return {}

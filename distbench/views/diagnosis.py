@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distbench.analysis.gradient_range import gradient_range_sentences
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import StepLimit, step_limits
 from distbench.core.text import one_line
@@ -38,7 +39,9 @@ class DiagnosisView(View):
         ]
         known = [limit for _, limit in found if isinstance(limit, StepLimit)]
         advice = {limit.word: limit.advice for limit in known}
-        return self.make_table(rows, [f"{word.capitalize()}: try {text}." for word, text in advice.items()])
+        notes = [f"{word.capitalize()}: try {text}." for word, text in advice.items()]
+        measured = [row for row, _ in found]
+        return self.make_table(rows, [*notes, *gradient_range_sentences(measured, names)])
 
 
 def _cells(limit: StepLimit | str) -> dict[str, Any]:

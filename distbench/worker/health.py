@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from distbench.core.gradient_overflow import overflow_text
 from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine import readback
@@ -44,6 +45,8 @@ class TrainingHealth:
         self._norms: dict[str, list[float]] = {}
         self._reported: set[tuple[str, str]] = set()
         self._skipped_steps = 0
+        self._first_overflow = ""
+        """Tensor whose gradient overflowed first in this step; empty: none, or not inspected."""
         self.findings: list[dict[str, Any]] = []
         """Rows with step, rank, module, kind and text."""
 
@@ -56,10 +59,10 @@ class TrainingHealth:
         """Report steps that were skipped because gradients overflowed under the loss scale."""
         skipped, self._skipped_steps = engine.skipped_steps - self._skipped_steps, engine.skipped_steps
         if skipped:
-            scale = self._context.case.precision.loss_scale
-            under = "a dynamic loss scale" if scale == "dynamic" else f"loss scale {scale}"
-            text = f"gradients overflowed under {under}: the step was skipped"
-            self._add(step, 0, "", "loss scale", text)
+            first, told = self._first_overflow, overflow_text(self._context.case.precision)
+            where = f", that of {first} first" if first else ""
+            self._add(step, 0, _module_of(first), "loss scale", f"{told}{where}: the step was skipped")
+        self._first_overflow = ""
 
     def check_gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:
         """Check the gradients; return their norm and, if one is not finite, a description.
@@ -79,9 +82,13 @@ class TrainingHealth:
         norms = shared[0]
         scaled = self._context.case.precision.loss_scale is not None
         broken = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        # parameters are named in the order of the forward pass; the backward pass starts at the last
         if broken:
-            # with a loss scale it is an overflow, and the step is skipped; otherwise the training is over
-            return None, None if scaled else self._report_broken_gradient(step, broken, norms)
+            if scaled:
+                # an overflow, and the step is skipped
+                self._first_overflow = broken[-1]
+                return None, None
+            return None, self._report_broken_gradient(step, broken, norms)
         largest = max(norms.values(), default=0.0)
         for name, norm in norms.items():
             self._check_layer(step, name, norm, largest)
@@ -145,7 +152,6 @@ class TrainingHealth:
     def _report_broken_gradient(
         self, step: int, broken: list[str], norms: dict[str, float]
     ) -> dict[str, Any]:
-        # parameters are named in the order of the forward pass; the backward pass starts at the last
         last = broken[-1]
         text = f"gradients of {len(broken)} of {len(norms)} tensors; the backward pass reached {last} first"
         self._add(step, 0, _module_of(last), "not finite", text)

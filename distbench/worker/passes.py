@@ -22,6 +22,7 @@ from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.readback import dtype_name
 from distbench.system.clock import now
 from distbench.worker.batches import MicroBatchReader
+from distbench.worker.gradient_range import gradient_ranges
 from distbench.worker.spans import SpanDispatcher
 from distbench.worker.trainer import RankResult
 
@@ -123,6 +124,8 @@ class PassRunner:
         losses = [self._engine.forward_backward(batch) for batch in batches]
         if checked:
             checked.grad_norms.append(self._engine.grad_norm())
+            if checked.case.precision.compute == "fp16":
+                checked.gradient_ranges = gradient_ranges(self._engine)
         self._engine.step()
         return losses
 

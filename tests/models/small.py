@@ -43,6 +43,20 @@ class Small(nn.Module):
         pass
 
 
+class Steep(Small):
+    """In fp16, the gradient of one tensor overflows under a loss scale, and that of another is 0 without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep, self.faint = nn.Parameter(torch.zeros(16)), nn.Parameter(torch.zeros(16))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens) + 1000 * self.steep + 1e-9 * self.faint
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
 class Tuned(Small):
     """Of which only what comes after the first layer is trained, as in fine-tuning."""
 

@@ -10,6 +10,7 @@ from distbench.analysis.case_names import name_parts, shared_parts
 from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
 from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
+from distbench.analysis.gradient_range import gradient_range_sentences
 from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.job_results import INCONCLUSIVE, Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
@@ -262,6 +263,7 @@ def _anomalies(run: RunAnalysis) -> list[str]:
         if rows
     ]
     sentences += step_drift.drift_sentences(measured, names)
+    sentences += gradient_range_sentences(measured, names)
     sentences += _inter_node_bottlenecks(run, measured, names)
     sentences += [each.sentence for each in run.stragglers]
     # a finding on ranks over all trials replaces one on a single trial

@@ -54,7 +54,9 @@ def show(
         check_choice("--view", view, all_views())
         _print_table(run, {"view": view}, all_views()[view].table(run), form)
     elif raw:
-        check_choice("--raw", raw, record_table_names(run))
+        if not (names := record_table_names(run)):
+            raise UsageError(f"--raw = {raw!r}: no record of this run has a table")
+        check_choice("--raw", raw, names)
         _print_table(run, {"table": raw}, record_table(run, raw), form)
     else:
         _print_run(run, form)

@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from distbench.core import lr_schedule, registry
 from distbench.core.case import Case
+from distbench.core.errors import Mismatch
+from distbench.core.gradient_overflow import overflow_remedy, overflow_text
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, PhaseTimer, TrialInstructions
 from distbench.jobs.measure import communication_cycle, profile_steps
 from distbench.metrics.base import Metric, Pass, PassContext
@@ -58,6 +60,13 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
         delivery.facts[DRAWS_KEY] = True
     delivery.effective = checks.effective_settings(engine)
     updates = measure.warmup + measure.steps - engine.skipped_steps
+    if updates == 0:
+        # without an update there is no optimizer state to check, and no optimizer in the steps
+        ranges = run_pass("grad_norm", 1).gradient_ranges
+        raise Mismatch(
+            f"all {measure.warmup + measure.steps} steps were skipped, because "
+            f"{overflow_text(context.case.precision, ranges)}: {overflow_remedy(context.case.precision)}"
+        )
     checks.check_effective(delivery.effective, context, updates)
     delivery.effective = _settings_before_window(delivery.effective, trial.case, measure.steps) | data
     if _on_any_rank(context.step.has_counts, context.device):

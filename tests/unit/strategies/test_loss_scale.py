@@ -10,6 +10,7 @@ from distbench.core.case import PrecisionConfig
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 from support.records import case
+from support.runs import call
 from support.suites import write_suite
 
 DYNAMIC = PrecisionConfig(compute="fp16", loss_scale="dynamic", initial_scale_power=4, loss_scale_window=3)
@@ -88,6 +89,55 @@ def test_every_engine_skips_the_same_steps(run_suite, strategies):
     assert len({record["values"]["skipped_share"] for record in records}) == 1
     losses = [record["values"]["final_loss"] for record in records]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-3)
+    tensors = {row["tensor"] for row in records[0]["tables"]["gradient_range"]}
+    assert "blocks.0.ffn.down.weight" in tensors
+    for record in records[1:]:
+        assert {row["tensor"] for row in record["tables"]["gradient_range"]} == tensors
+
+
+STEEP = """
+workload: {user: {model: "small:Steep", length: 16}}
+data: text
+batch: {global_batch_size: 4}
+world_sizes: [2]
+measure: {warmup: 1, steps: 16, trials: 1, profile_steps: 0}
+metrics: [steptime, throughput, convergence]
+"""
+UNDER_FIXED = "under loss scale 65536 (in a later step, those of 1 of 13 tensors, steep first)"
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("precision", "code", "told"),
+    [
+        (
+            "loss_scale: 65536",
+            1,
+            "mismatch: rank 0 in grad_norm: Mismatch: all 17 steps were skipped, because gradients "
+            f"overflowed {UNDER_FIXED}: lower precision.loss_scale, or set it to dynamic",
+        ),
+        (
+            "loss_scale: dynamic, initial_scale_power: 20",
+            0,
+            "of the timed steps were skipped, because gradients overflowed under a dynamic loss scale (the "
+            "largest is that of steep). A skipped step takes its time and trains nothing: lower "
+            "precision.initial_scale_power, or raise measure.warmup.",
+        ),
+        (
+            "loss_scale: 8",
+            0,
+            "ddp: every element of the gradient is 0 in fp16 for faint: it underflows, or the parameter has "
+            "no part in the loss.",
+        ),
+    ],
+)
+def test_gradients_that_leave_the_range_of_fp16_are_told(run_suite, precision, code, told):
+    done = run_suite(f"{STEEP}strategies: [ddp]\nprecision: {{compute: fp16, {precision}}}\n")
+    assert done.code == code, done.errors
+    assert told in " ".join(call("show", str(done.folder)).stdout.split()).replace("rank 1 in", "rank 0 in")
+    if code == 0:
+        diagnosis = call("show", str(done.folder), "--view", "diagnosis").stdout
+        assert told in " ".join(diagnosis.split())
 
 
 @pytest.mark.train
