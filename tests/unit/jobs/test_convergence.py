@@ -526,6 +526,14 @@ def test_steps_that_overflow_under_the_loss_scale_are_counted(run_suite):
     finished = run_suite(text, "--only", "ddp*")
     record = next(r for r in Run(finished.folder).records() if r.case.label == "ddp")
     assert record.status == "measured", record.reason
-    kinds = {row["kind"] for row in record.tables["converge_findings"]}
-    assert kinds == {"loss scale"}
+    findings = record.tables["converge_findings"]
+    assert {row["kind"] for row in findings} == {"loss scale"}
+    # gradients are inspected every few steps
+    named = {(row["module"], row["text"]) for row in findings if " first" in row["text"]}
+    assert named == {
+        (
+            "head",
+            "gradients overflowed under loss scale 1.07374e+09, that of head.bias first: the step was skipped",
+        )
+    }
     assert os.environ.get("DISTBENCH_PLUGINS") is None
