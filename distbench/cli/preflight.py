@@ -80,7 +80,7 @@ class CpuContention:
             f"warning: other processes used {taken:.0%} of the CPU time during preparation (limit "
             f"{limit:.1%}). Trials above the limit are marked as noisy, and a case with only noisy "
             f"trials is not recommended. Stop those processes or wait, {self._repeat_advice()}, or, if "
-            "they leave CPUs idle, raise the limit: --set metrics.telemetry.max_foreign_cpu=0.5"
+            "some cores stay free, raise the limit: --set metrics.telemetry.max_foreign_cpu=0.5"
         )
 
     def _repeat_advice(self) -> str:

@@ -46,9 +46,9 @@ class ThroughputView(View):
     table_in_charts = True
     caption = (
         "tokens/s: mean over trials, differences between rounds taken out, and their range; memory: "
-        "the largest trial. front: no case on the same number of devices is both faster and smaller. A case "
-        "that differs by design and was not seen to converge as well is on no front, nor is one that was "
-        "measured on a noisy machine."
+        "the largest trial. front: no case on the same number of devices is both faster and smaller. "
+        "Left out: cases that change the training by design and have not been shown to converge as well, and "
+        "those measured on a noisy machine."
     )
     fields = (
         *CASE_FIELDS,
@@ -106,8 +106,8 @@ class ThroughputView(View):
             "Each mark is a case, its shape and colour the strategy; up and to the left is better. "
             "Bars are the 95% interval of the throughput and the range of the memory (up to 200 cases). "
             "Grey steps are Pareto fronts: the cases that no other on as many devices beats in both speed "
-            "and memory. Hollow marks are on no front: they change the training by design and have not been "
-            "shown to converge as well, or were measured on a noisy machine. Hover over a point for its "
+            "and memory. Hollow marks are not compared: they change the training by design and have not "
+            "been shown to converge as well, or were measured on a noisy machine. Hover over a point for its "
             f"name. The axes do not begin at 0. Click a point to jump to its row.{more}",
             _scatter(run, rows, found, names),
             finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),

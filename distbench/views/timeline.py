@@ -168,7 +168,10 @@ def _gap_notes(shown: Sequence[ShownCase]) -> Iterator[str]:
     """Longest gap of each case that is worth reporting, longest first."""
     longest = [(name, *found) for _, name, steps in shown if (found := _longest(steps))]
     for name, step, gap in sorted(longest, key=lambda each: -each[2].seconds)[:_MAX_GAPS]:
-        after, before = one_line(gap.previous) or "the step's begin", one_line(gap.following) or "its end"
+        after, before = (
+            one_line(gap.previous) or "the start of the step",
+            one_line(gap.following) or "its end",
+        )
         yield (
             f"{name}, rank {step.rank}: idle for {format_duration(gap.seconds)} at "
             f"{format_duration(gap.begin)}, between {after} and {before}."

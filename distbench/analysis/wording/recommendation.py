@@ -189,7 +189,7 @@ def _provisional_order(selection: Selection) -> list[str]:
         f"{', '.join(order)}.",
         *filter(None, [exact]),
         "Stop the other processes and measure again with distbench run SUITE --repeat-noisy 3. If "
-        "they leave CPUs idle, raise the limit with --set metrics.telemetry.max_foreign_cpu=0.5.",
+        "some cores stay free, raise the limit with --set metrics.telemetry.max_foreign_cpu=0.5.",
     ]
 
 

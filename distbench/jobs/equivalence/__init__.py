@@ -152,9 +152,7 @@ class EquivalenceJob(JobKind):
         known = [each for each in seconds if each is not None]
         told = [f"predicted time: about {format_duration(sum(known))} ({_PREDICTION_BASIS})"] if known else []
         if unknown := len(seconds) - len(known):
-            told.append(
-                f"{format_count(unknown, 'trial')} of unknown cost, because the workload has no formulas"
-            )
+            told.append(f"{format_count(unknown, 'trial')} (cost unknown: no formulas for this model)")
         works = group_pairs(
             (options.work, task.case.label)
             for task in tasks
