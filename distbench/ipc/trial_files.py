@@ -108,6 +108,8 @@ class RankError:
     """Free bytes on the device when CUDA reported that memory ran out; None: it did not, or unknown."""
     device: dict[str, Any] | None = None
     """Facts of the rank's device; None: not known yet."""
+    largest: list[str] = field(default_factory=list)
+    """Of a device out of memory: its largest tensors, with bytes; the rank's log has more of them."""
 
     def write(self, folder: Path, rank: int) -> None:
         """Write the file of *rank*.
@@ -131,6 +133,11 @@ class RankError:
 def error_file(folder: Path, rank: int) -> Path:
     """File that *rank* writes when it raises."""
     return folder / f"rank{rank}.error.json"
+
+
+def memory_snapshot_file(folder: Path, rank: int) -> Path:
+    """Snapshot of CUDA's allocator that *rank* leaves when its device runs out of memory."""
+    return folder / f"rank{rank}.memory.pickle"
 
 
 def log_file(folder: Path, rank: int) -> Path:

@@ -96,7 +96,9 @@ class RankFailure:
         if self.error:
             if UnsupportedCase.__name__ in self.error.types:
                 return self.message
-            return f"rank {self.rank} in {self.phase}: {_exception_text(self.error)}"
+            told = f"rank {self.rank} in {self.phase}: {_exception_text(self.error)}"
+            largest = ", ".join(self.error.largest)
+            return f"{told}; largest tensors: {largest}" if largest else told
         assert self.exit
         code = self.exit.code
         told = f"rank {self.rank} in {self.phase}: {exit_text(code)} before it wrote its result"

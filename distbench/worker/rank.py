@@ -6,6 +6,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -32,6 +33,7 @@ from distbench.ipc.trial_files import (
     RankError,
     TrialInstructions,
     log_file,
+    memory_snapshot_file,
     partial_result_file,
     progress_file,
     result_file,
@@ -46,6 +48,7 @@ from distbench.worker.determinism import (
     run_deterministically,
     share_nondeterministic_operation,
 )
+from distbench.worker.live_tensors import keep_snapshot, live_tensor_lines
 from distbench.worker.rendezvous import StoreExchange, connect_nccl, join_process_group
 from distbench.worker.trainer import RankResult
 from distbench.worker.user_code import user_line
@@ -64,6 +67,7 @@ _ATTENTION_KERNELS = {
 }
 # maximum characters of an exception in a record, as foreign code may have raised it
 _MAX_MESSAGE, _MAX_TRACEBACK = 4_000, 20_000
+_SHOWN_TENSORS = 3
 # in a rank forked from a fork server, that server has imported this module
 _IMPORTING_PID = os.getpid()
 
@@ -92,6 +96,8 @@ def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
         line = user_line(error, trial.case.workload) if trial else ""
         report = _error_report(error, phases.current, log_file(folder, rank))
+        if trial and _is_out_of_memory(error):
+            report = replace(report, largest=_show_memory(trial.case.device, folder, rank))
         code = _write_error(replace(report, user_line=line, device=place.get("device")), folder, rank)
         with suppress(OSError):
             traceback.print_exc()
@@ -145,6 +151,25 @@ def _error_report(error: BaseException, phase: str, log: Path) -> RankError:
         traceback=truncate_middle("".join(traceback.format_exception(error)), _MAX_TRACEBACK, whole),
         device_free=_free_device_memory(error),
     )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch's allocators of CUDA and of the host, Python's, and calls of CUDA
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or bool(re.search("(allocate|enough|out of) memory", str(error)))
+
+
+def _show_memory(device_type: str, folder: Path, rank: int) -> list[str]:
+    """Print the largest tensors of *rank* and keep the allocator's snapshot; return the first few lines."""
+    try:
+        lines = live_tensor_lines(device_type)
+        sys.stderr.write("\n  ".join(["Largest tensors that Python holds:", *lines]) + "\n")
+        if keep_snapshot(file := memory_snapshot_file(folder, rank)):
+            sys.stderr.write(f"Snapshot of the allocator, for https://pytorch.org/memory_viz: {file.name}\n")
+    except Exception:
+        # objects of foreign code are inspected, and the error itself must be written whatever they do
+        return []
+    return lines[:_SHOWN_TENSORS]
 
 
 def _free_device_memory(error: BaseException) -> int | None:

@@ -52,6 +52,9 @@ def test_a_fault_has_its_status_and_the_next_trial_is_unharmed(
     # no rank is blamed for a hang without evidence that the others wait for it
     assert failure and (failure.rank == 0 or status == "hang")
     assert model != "on_gpu:Sleeps" or "on_gpu.py" in failure.log, failure.log
+    if status == "oom_gpu":
+        assert "; largest tensors: " in ended[model].reason
+        assert any(tmp_path.rglob("rank0.memory.pickle"))
     assert used() - before < 1e9
 
 

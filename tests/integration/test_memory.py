@@ -227,6 +227,17 @@ def test_a_users_line_that_holds_the_peak_is_named(run_suite):
     assert any(line.startswith("small.py:") and line.endswith("(forward)") for line in lines), lines
 
 
+def test_the_largest_tensors_of_a_rank_out_of_memory_are_named(run_suite):
+    finished = run_suite(KEEPING.replace("KeepsLogits", "DeviceFull"))
+    (record,) = map(Finished.read, finished.folder.glob("trials/*/0/record.json"))
+    assert record["status"] == "oom_gpu"
+    largest = "tensor [1024, 1024] fp32 (4.00 MiB), "
+    assert f"tried to allocate more than there is; largest tensors: {largest}" in record["reason"]
+    logs = [file.read_text() for file in finished.folder.glob("trials/*/0/rank*.log")]
+    listed = "Largest tensors that Python holds:\n  tensor [1024, 1024] fp32 (4.00 MiB)\n"
+    assert any(listed in log and "parameter [16, 32] fp32" in log for log in logs), logs
+
+
 KEEPING = """
 workload: {user: {model: "small:KeepsLogits", length: 32}}
 data: text

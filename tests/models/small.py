@@ -92,6 +92,18 @@ class Uneven(Small):
         return self.head(self.odd(x))
 
 
+class DeviceFull(Small):
+    """Holds a large tensor, and runs out of memory in the third forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = torch.ones(1024, 1024)
+
+    def trouble(self, calls: int) -> None:
+        if calls == 2:
+            raise torch.OutOfMemoryError("tried to allocate more than there is")
+
+
 class KeepsLogits(Small):
     """Keeps what it gives, for a metric at the end, and in rank 0 a picture for its log."""
 
