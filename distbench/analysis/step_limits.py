@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
+from distbench.analysis.offload_time import offload_times
 from distbench.analysis.scaling import imbalance_share, waiting_share
 from distbench.analysis.step_timeline import rank_steps
 from distbench.core.units import format_bytes
@@ -23,6 +24,7 @@ Limit = Literal[
     "communication",
     "latency",
     "recomputation",
+    "offload",
     "optimizer",
     "host",
     "computation",
@@ -97,6 +99,15 @@ LOSSES: tuple[StepLoss, ...] = (
         "may free it",
     ),
     StepLoss(
+        "offload",
+        "memory-bound (offload)",
+        0.1,
+        "copying offloaded states, and waiting for their update on the host",
+        "offload less, as far as memory allows (zero.offload_optimizer, zero.offload_parameters, "
+        "fsdp.cpu_offload): a strategy that shards more may free it; more work per copy "
+        "(batch.micro_batch_size)",
+    ),
+    StepLoss(
         "optimizer",
         "optimizer-bound",
         0.15,
@@ -119,7 +130,15 @@ COMPUTATION_ADVICE = (
     "shorter dtypes (precision.compute: bf16), compile: true, a faster attention; which layers take the "
     "time: distbench show --view layers"
 )
-_NOT_COMPUTING: tuple[Limit, ...] = ("data", "bubble", "imbalance", "communication", "latency", "host")
+_NOT_COMPUTING: tuple[Limit, ...] = (
+    "data",
+    "bubble",
+    "imbalance",
+    "communication",
+    "latency",
+    "offload",
+    "host",
+)
 """Losses in which nothing is computed, each its own time. Recomputation and optimizer are computation."""
 _SMALL_CALL = 2**18
 """Mean payload in bytes below which latency limits collectives, not bandwidth. Where one exceeds the other
@@ -145,9 +164,12 @@ class StepTimes:
     latency: float | None = None
     """Exposed, as ``communication``, of collectives that are many and small."""
     recomputation: float | None = None
+    offload: float | None = None
+    """Copies to and from the host that nothing hides, and waiting for what the host updates."""
     optimizer: float | None = None
+    """Without ``offload``."""
     host: float | None = None
-    """Idle, without ``data``."""
+    """Idle, without ``data`` and ``offload``."""
     calls: float | None = None
     """Number of collectives of a rank in a step."""
     call_bytes: float | None = None
@@ -239,6 +261,8 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     idle = _idle_share(row)
     calls, moved = _value(row, "comm_calls"), _value(row, "comm_bytes")
     call_bytes = moved / calls if calls and moved is not None else None
+    copies, gaps = offload_times(row) or (None, None)
+    update = _value(row, "profile_optimizer_s")
     small = bool(calls and calls >= _MANY_CALLS and call_bytes is not None and call_bytes < _SMALL_CALL)
     return StepTimes(
         step,
@@ -248,8 +272,10 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
         communication=None if small else communication,
         latency=communication if small else None,
         recomputation=_recomputation(row),
-        optimizer=_value(row, "profile_optimizer_s"),
-        host=None if idle is None else max(0.0, idle * step - (data or 0.0)),
+        offload=None if copies is None or gaps is None else copies + gaps,
+        # the copies of an update are launched by the optimizer
+        optimizer=None if update is None else max(0.0, update - (copies or 0.0)),
+        host=None if idle is None else max(0.0, idle * step - (data or 0.0) - (gaps or 0.0)),
         calls=calls,
         call_bytes=call_bytes,
     )

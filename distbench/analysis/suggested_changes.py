@@ -79,6 +79,19 @@ def _recomputation(case: Case) -> _Changes:
             yield "activation_checkpointing", policy
 
 
+def _offload(case: Case) -> _Changes:
+    strategy = _strategy(case)
+    match case.strategy.name:
+        case "zero":
+            for option in ("offload_parameters", "offload_optimizer"):
+                if getattr(strategy, option) != "none":
+                    yield f"zero.{option}", "none"
+        case "fsdp":
+            if strategy.cpu_offload:
+                yield "fsdp.cpu_offload", False
+    yield from _larger_micro_batch(case)
+
+
 def _optimizer(case: Case) -> _Changes:
     for kernel in entry_of(case.optimizer).kernels:
         if kernel not in (case.optimizer.kernel, "loop"):
@@ -113,6 +126,7 @@ _CHANGES: Mapping[Limit, Callable[[Case], _Changes]] = {
     "communication": _communication,
     "latency": _latency,
     "recomputation": _recomputation,
+    "offload": _offload,
     "optimizer": _optimizer,
     "host": _host,
     "computation": _compiled,

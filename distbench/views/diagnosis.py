@@ -20,7 +20,7 @@ class DiagnosisView(View):
     caption = (
         "The largest loss of time that can be avoided, or the computation itself. share: of a profiled step, "
         "mean over ranks, but of idle time (host) that of a timed step, so shares are approximate. data: "
-        "from 5% of a step on; bubble, imbalance, communication, recomputation: 10%; optimizer, host: 15%."
+        "from 5% of a step on; optimizer, host: 15%; all others: 10%."
     )
     fields = (
         *CASE_FIELDS,

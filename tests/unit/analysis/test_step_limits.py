@@ -10,6 +10,7 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import LOSSES, StepLimit, StepTimes, limit_of, step_limit
 from distbench.analysis.wording.findings import key_findings
+from distbench.core.case import PluginChoice
 from distbench.record import Record
 from distbench.views.diagnosis import DiagnosisView
 from support.records import case, failed, info, measured
@@ -105,6 +106,35 @@ def test_gaps_are_those_of_the_profiled_step_at_most(timed, word):
     if word == "host-bound":
         # making a batch takes 0.01 s of the gaps
         assert found.share == pytest.approx(1 - 0.6 / min(timed, 1.0) - 0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"stage": 2, "offload_optimizer": "cpu"}, "memory-bound (offload)"), ({"stage": 2}, "host-bound")],
+)
+def test_a_gpu_that_waits_for_offloaded_states_is_limited_by_them(options, word):
+    """Of 1 s, copies take 0.2 s of which computation hides 0.05 s, and 0.25 s lie between two copies."""
+    of = case("zero2", device="cuda", strategy=PluginChoice("zero", options))
+    pieces = [
+        ("step", "", 0.0, 1.0, 0.65),
+        ("compute", "backward", 0.0, 0.5, 0.5),
+        ("copy", "Memcpy DtoH (Device -> Pinned)", 0.45, 0.55, 0.1),
+        ("copy", "Memcpy HtoD (Pinned -> Device)", 0.8, 0.9, 0.1),
+    ]
+    names = ("kind", "name", "begin_s", "end_s", "busy_s")
+    rows = [
+        {"rank": 0, "step": 0, "bridged_s": 1e-4, **dict(zip(names, each, strict=True))} for each in pieces
+    ]
+    record = replace(
+        profiled(of, 0.01, [1.0, 1.0], profile_idle_s=0.35, profile_optimizer_s=0.2),
+        tables={"timeline": rows},
+    )
+    (row,) = RunAnalysis(info(of), [record]).cases
+    found = step_limit(row)
+    assert isinstance(found, StepLimit)
+    assert found.word == word
+    # of the idle time, making a batch takes 0.01 s
+    assert found.share == pytest.approx(0.15 + 0.25 if "offload" in word else 0.35 - 0.01)
 
 
 def test_a_rank_that_sleeps_after_its_last_collective_leaves_no_gap_on_the_others():

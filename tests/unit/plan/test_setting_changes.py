@@ -117,6 +117,13 @@ NOT_IN_A_PIPELINE = {COMPILED: "compile is not supported with pipeline paralleli
         ("optimizer", "ddp", ["optimizer.kernel: foreach", "ddp.sharded_optimizer: true"], {}),
         ("optimizer", "fsdp", ["optimizer.kernel: foreach"], {}),
         ("recomputation", "fsdp", RECOMPUTED_LESS, {}),
+        ("offload", "{fsdp: {cpu_offload: true}}", ["fsdp.cpu_offload: false", LARGER], {}),
+        (
+            "offload",
+            "{zero: {stage: 3, offload_optimizer: cpu, offload_parameters: cpu}}",
+            ["zero.offload_parameters: none", "zero.offload_optimizer: none", LARGER],
+            {},
+        ),
         ("host", "ddp", [LARGER, COMPILED], {}),
         ("host", "{pp: {micro_batches: 2}}", [LARGER, COMPILED], NOT_IN_A_PIPELINE),
         ("computation", "ddp", [COMPILED], {}),
