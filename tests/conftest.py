@@ -21,6 +21,7 @@ from support.strategy_matrix import READERS, SUITES
 
 pytest_plugins = [
     "pytester",
+    "support.cgroup_files",
     "support.fault_table",
     "support.shell_jobs",
     "support.network_nodes",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.machine import core_count
 from distbench.core.units import format_count
 from distbench.doctor import check_host
 from distbench.metrics.base import NotAvailable
@@ -18,6 +17,7 @@ from distbench.plan import Plan
 from distbench.run import RunExecution
 from distbench.run.observer import Observer
 from distbench.suite import Suite
+from distbench.system.cpus import core_count
 from distbench.system.host_state import inspect_host
 from distbench.system.machine import cache_folder, unsupported_gpu_text
 

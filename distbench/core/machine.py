@@ -10,11 +10,6 @@ from dataclasses import dataclass, field
 from distbench.core.case import CURRENT_ENVIRONMENT, Case, Device
 
 
-def core_count() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def package_folder(package: str) -> str:
     """Folder of *package*, found without importing it; empty: it is not installed."""
     spec = importlib.util.find_spec(package)
@@ -37,7 +32,7 @@ class Machine:
     """True if a C++ compiler is on the path."""
     has_ninja: bool = True
     """True if ninja is on the path; DeepSpeed uses it to build its ops and to check if they are current."""
-    cores: int = field(default_factory=core_count)
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """CPU cores of one node that ranks may use."""
     nodes: int = 1
     device_memory: int | None = None

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound, Positive
-from distbench.core.machine import core_count
 from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import (
@@ -25,6 +24,7 @@ from distbench.launchers.nodes import (
     StartedAgents,
     forwarded_environment,
 )
+from distbench.system.cpus import core_count
 from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
 
 

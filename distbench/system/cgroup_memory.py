@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from distbench.system.cgroup import find_cgroup, read_number, read_table
+
 # v1's number for no limit depends on the page size; no machine has an exbibyte
 _NO_LIMIT = 1 << 60
 
@@ -51,28 +53,28 @@ def read_cgroup_memory(proc: Path = Path("/proc")) -> CgroupMemory | None:
 
 
 def _of_cgroup_v1(proc: Path) -> CgroupMemory:
-    folder, _ = _cgroup(proc, "cgroup", "memory")
-    limit = _table(folder / "memory.stat")["hierarchical_memory_limit"]
+    folder, *_ = find_cgroup(proc, "cgroup", "memory")
+    limit = read_table(folder / "memory.stat")["hierarchical_memory_limit"]
     return CgroupMemory(
         "cgroup",
-        oom_kills=_table(folder / "memory.oom_control")["oom_kill"],
+        oom_kills=read_table(folder / "memory.oom_control")["oom_kill"],
         limit_bytes=limit if limit < _NO_LIMIT else None,
-        peak_bytes=_number(folder / "memory.max_usage_in_bytes"),
-        free_bytes=_left(limit, _number(folder / "memory.usage_in_bytes")) if limit < _NO_LIMIT else None,
+        peak_bytes=read_number(folder / "memory.max_usage_in_bytes"),
+        free_bytes=_left(limit, read_number(folder / "memory.usage_in_bytes")) if limit < _NO_LIMIT else None,
     )
 
 
 def _of_cgroup_v2(proc: Path) -> CgroupMemory:
-    folder, top = _cgroup(proc, "cgroup2", "")
     # the tightest limit is that of the cgroup or of one around it
-    around = [folder, *(each for each in folder.parents if each.is_relative_to(top))]
-    limits = [limit for each in around if (limit := _number(each / "memory.max")) is not None]
-    left = [_left(_number(each / "memory.max"), _number(each / "memory.current")) for each in around]
+    around = find_cgroup(proc, "cgroup2", "")
+    folder = around[0]
+    limits = [limit for each in around if (limit := read_number(each / "memory.max")) is not None]
+    left = [_left(read_number(each / "memory.max"), read_number(each / "memory.current")) for each in around]
     return CgroupMemory(
         "cgroup",
-        oom_kills=_table(folder / "memory.events")["oom_kill"],
+        oom_kills=read_table(folder / "memory.events")["oom_kill"],
         limit_bytes=min(limits, default=None),
-        peak_bytes=_number(folder / "memory.peak"),
+        peak_bytes=read_number(folder / "memory.peak"),
         free_bytes=min((each for each in left if each is not None), default=None),
     )
 
@@ -84,47 +86,4 @@ def _left(limit: int | None, used: int | None) -> int | None:
 def _of_machine(proc: Path) -> CgroupMemory:
     total = re.search(r"MemTotal:\s+(\d+) kB", (proc / "meminfo").read_text())
     limit = 1024 * int(total[1]) if total else None
-    return CgroupMemory("machine", oom_kills=_table(proc / "vmstat")["oom_kill"], limit_bytes=limit)
-
-
-def _cgroup(proc: Path, kind: str, controller: str) -> tuple[Path, Path]:
-    """Folder of this process's cgroup, and the top of its hierarchy as far as it is mounted here.
-
-    Raises:
-        LookupError: there is no such hierarchy, or its part with the cgroup is not mounted here.
-    """
-    path = _path(proc, controller)
-    for line in (proc / "self/mountinfo").read_text().splitlines():
-        mount, _, what = line.partition(" - ")
-        root, top = map(_unescaped, mount.split()[3:5])
-        type_, _, options = what.split(" ", 2)
-        # in a container the mounted part may begin at the cgroup itself
-        if type_ == kind and controller in ["", *options.split(",")] and path.is_relative_to(root):
-            return Path(top) / path.relative_to(root), Path(top)
-    raise LookupError(f"{kind} {path} is not mounted")
-
-
-def _path(proc: Path, controller: str) -> Path:
-    """Path of this process's cgroup in the hierarchy of *controller*; empty for v2, which has none."""
-    for line in (proc / "self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return Path(path)
-    raise LookupError(f"no cgroup with {controller or 'v2'}")
-
-
-def _unescaped(path: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
-
-
-def _table(file: Path) -> dict[str, int]:
-    pairs = (line.split() for line in file.read_text().splitlines())
-    return {name: int(value) for name, value in pairs}
-
-
-def _number(file: Path) -> int | None:
-    """Number in *file*; None if it says ``max``, or this kernel has no such file."""
-    try:
-        return int(file.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+    return CgroupMemory("machine", oom_kills=read_table(proc / "vmstat")["oom_kill"], limit_bytes=limit)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from distbench.core.case import Device
-from distbench.core.machine import Machine, core_count
+from distbench.core.machine import Machine
 from distbench.system import cgroup_memory
+from distbench.system.cpus import core_count, cpu_quota
 from distbench.system.gpu_limits import gpu_facts
 
 RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
@@ -88,6 +89,7 @@ def detect_machine(device: str = "auto") -> Machine:
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
         device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
         compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
+        cores=core_count(),
         memory=available_memory(),
     )
 
@@ -179,6 +181,7 @@ def machine_facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "cpu": _cpu_name(),
         "cpu_cores": core_count(),
+        **({} if (quota := cpu_quota()) is None else {"cpu_quota": quota}),
         "memory_bytes": _total_memory(),
         "gpus": list(_gpu_names()),
         "gpu_memory_bytes": _gpu_memory(),

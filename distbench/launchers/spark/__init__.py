@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Annotated
 
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.machine import core_count
 from distbench.ipc.channels import TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
+from distbench.system.cpus import core_count
 from distbench.system.machine import detect_machine, install_hint, is_installed
 
 _DRIVER = "distbench.launchers.spark.driver"

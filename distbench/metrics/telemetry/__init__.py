@@ -38,7 +38,7 @@ class Telemetry(Metric):
     A thread of the command line samples the machine that it runs on, never a timed rank; on several nodes
     a thread of each node's agent does. What passes a limit below on any of them marks the trial as degraded:
     kept, and kept out of comparisons. The limits of the host count for ranks on CPUs, those of the GPUs for
-    ranks on GPUs.
+    ranks on GPUs. A CPU quota that stops them counts for both.
     """
 
     interval_s: Annotated[float, Bound(0.2, 1)] = 0.2
@@ -53,6 +53,9 @@ class Telemetry(Metric):
     raise this."""
     max_steal: float | None = None
     """Maximum fraction of the CPU time that a hypervisor may take; null: as ``max_foreign_cpu``."""
+    max_quota_throttle: float = 0.01
+    """Maximum fraction of the periods of a CPU quota in which it may stop the ranks: each lasts up to 100 ms,
+    in which all other ranks wait."""
     max_throttle: float = 0.05
     """Maximum fraction of the samples in which a GPU may lower its clocks to protect itself (heat, power
     supply)."""
@@ -111,14 +114,20 @@ class Telemetry(Metric):
 
 # any kernel takes less than this by itself
 _MIN_LIMIT = 0.01
+_THROTTLED = {
+    "host_quota_throttle": "the CPU quota of the cgroup stopped the ranks in {:.0%} of its periods around "
+    "the timed window (limit {:.0%})"
+}
 # device of the ranks -> column -> reason if a trial exceeds its limit
 _REASONS = {
     "cpu": {
+        **_THROTTLED,
         "host_foreign_cpu": "other processes took {:.1%} of the CPU time around the timed window "
         "(limit {:.1%})",
         "host_steal": "the hypervisor took {:.1%} of the CPU time around the timed window (limit {:.1%})",
     },
     "cuda": {
+        **_THROTTLED,
         "gpu_throttle": "a GPU lowered its clocks because of heat or power supply in {:.0%} of the samples "
         "in the timed window (limit {:.0%})",
         "gpu_other_processes": "{:.0f} other processes computed on a GPU of the trial (limit {:.0f})",

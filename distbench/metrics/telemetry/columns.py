@@ -18,6 +18,9 @@ HOST_COLUMNS = (
         "kernel's: busy time of /proc/stat minus that of this command (on several nodes: of agents) "
         f"and its descendants, {_AROUND_DOC}; so it can't separate the window from the time just before "
         "or after it. Ticks of 10 ms make it uncertain by some percent in windows below a second.",
+        host_quota_throttle="Fraction of the periods (100 ms by default) of the CPU quota of a cgroup in "
+        "which it stopped processes of this run (nr_throttled over nr_periods of cpu.stat), "
+        f"{_AROUND_DOC}; of the cgroup that was throttled most often. Absent without a quota.",
         host_busy_processes="Number of other processes that took more than a tenth of a CPU over the "
         "whole trial and still ran at its end. Neither names nor owners are recorded.",
     ),
@@ -76,6 +79,8 @@ TABLE = TableSpec(
         _double("own_s", "CPU time of this run's processes so far.", "s"),
         _double("load", "Load average of the last minute."),
         _double("frequency_hz", "Mean clock of the usable CPUs.", "Hz"),
+        TableColumn("quota_periods", "bigint", "Periods of the CPU quota so far; null: there is none."),
+        TableColumn("throttled_periods", "bigint", "Those in which the quota stopped a process."),
         _double("others_busy", "Busy processes outside this run."),
         _double("others_most", "CPUs used by the busiest of them."),
         TableColumn("node", "varchar", "Node of the sample; null: the machine of the command."),

@@ -1,8 +1,8 @@
 """Host load from ``/proc``: CPU use, steal, other processes, clocks.
 
 All readings are counters since boot, or take a few bytes: a sample costs well below a millisecond.
-``/proc`` shows the whole machine, even inside a container; only the CPUs that this process may
-use are counted, but a quota on them (``cpu.max``) is not visible there.
+``/proc`` shows the whole machine, even inside a container; only the CPUs in the affinity mask of this process
+are counted. A CPU quota does not change that; how often it throttled comes from the cgroup.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from distbench.metrics.base import NotAvailable
 from distbench.metrics.telemetry.sampler import Row
 from distbench.metrics.telemetry.windows import Window, enclosing_samples, mean_in_window, samples_with
+from distbench.system.cpus import quota_periods
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import processes_of_run
 
@@ -58,6 +59,8 @@ class HostReader:
         except OSError as error:
             raise NotAvailable(f"{error.filename}: {error.strerror}") from error
         row: Row = {"busy_s": busy, "steal_s": steal, "total_s": total, "load": load}
+        if periods := quota_periods(self._proc):
+            row |= {"quota_periods": periods.all, "throttled_periods": periods.throttled}
         return [{**row, "own_s": self._own(), "frequency_hz": self._frequency()}]
 
     def close(self) -> list[Row]:
@@ -165,7 +168,18 @@ def host_values(rows: Sequence[Row], window: Window, ranks_cpu_s: float | None) 
         "host_steal": (last["steal_s"] - first["steal_s"]) / total,
         "host_foreign_cpu": foreign_cpu_share(first, last, ranks_cpu_s),
         "host_frequency": _frequency(rows, window),
+        "host_quota_throttle": _throttled_share(first, last),
     }
+
+
+def _throttled_share(first: Row, last: Row) -> float | NotAvailable:
+    """Share of the periods of a CPU quota between two rows in which it throttled, or why there is none."""
+    if first.get("quota_periods") is None or last.get("quota_periods") is None:
+        return NotAvailable("no CPU quota (cgroup) is around the command")
+    passed = last["quota_periods"] - first["quota_periods"]
+    throttled = last["throttled_periods"] - first["throttled_periods"]
+    # a cgroup around this one may be the more throttled one by now, with counts of its own
+    return min(1.0, max(0.0, throttled / passed)) if passed > 0 else 0.0
 
 
 def cpu_resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:

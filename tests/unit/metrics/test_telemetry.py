@@ -83,6 +83,21 @@ def test_a_window_between_two_samples_is_covered_by_them():
     assert found["host_foreign_cpu"] == pytest.approx(0.1 / 0.4)
 
 
+def throttled(at: float, periods: int, of_them: int) -> Row:
+    return host(at, quota_periods=periods, throttled_periods=of_them)
+
+
+@pytest.mark.parametrize("of", [DDP, CUDA])
+def test_a_cpu_quota_that_stopped_the_ranks_marks_the_trial(of):
+    rows = [throttled(1.0, 0, 0), throttled(9.9, 100, 2), throttled(12.1, 140, 12), throttled(20.0, 500, 99)]
+    assert numbers(*rows)["host_quota_throttle"] == pytest.approx(10 / 40)
+    said = Telemetry().degraded_reason(trial(*rows, of=of))
+    assert "the CPU quota of the cgroup stopped the ranks in 25% of its periods" in said
+    assert Telemetry(max_quota_throttle=0.3).degraded_reason(trial(*rows, of=of)) == ""
+    unlimited = numbers(host(9.0), host(13.0))["host_quota_throttle"]
+    assert str(unlimited) == "no CPU quota (cgroup) is around the command"
+
+
 @pytest.mark.parametrize(
     "rows", [[], [host(11.0)], [host(1.0), host(9.0)], [host(13.0), host(14.0)]], ids=len
 )

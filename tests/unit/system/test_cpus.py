@@ -1,0 +1,100 @@
+"""CPUs that a cgroup leaves: read from files of both versions, and of a real one with a quota."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distbench.metrics.telemetry.host import HostReader
+from distbench.system.cpus import QuotaPeriods, core_count, cpu_quota, quota_periods
+
+V1 = ("4:cpu,cpuacct:/job/7\n", "/ cpu cgroup cgroup rw,cpu,cpuacct")
+V2 = ("0::/job/step\n", "/ uni cgroup2 cgroup2 rw")
+USABLE = len(os.sched_getaffinity(0))
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+
+
+def stat(periods: int, throttled: int, time: str = "throttled_usec 5") -> str:
+    return f"nr_periods {periods}\nnr_throttled {throttled}\n{time}\n"
+
+
+def test_the_quota_of_cgroup_v1_counts_as_do_those_around_it(cgroup_files):
+    cgroup_files.cgroups(*V1)
+    for folder, quota in (("cpu/job/7", 150_000), ("cpu/job", 120_000), ("cpu", -1)):
+        cgroup_files.write(f"{folder}/cpu.cfs_quota_us", f"{quota}\n")
+        cgroup_files.write(f"{folder}/cpu.cfs_period_us", "100000\n")
+    cgroup_files.write("cpu/job/7/cpu.stat", stat(40, 3, "throttled_time 5"))
+    cgroup_files.write("cpu/job/cpu.stat", stat(50, 9, "throttled_time 5"))
+    cgroup_files.write("cpu/cpu.stat", stat(0, 0))
+    assert cpu_quota(cgroup_files.proc) == 1.2
+    assert core_count(cgroup_files.proc) == 1
+    assert quota_periods(cgroup_files.proc) == QuotaPeriods(50, 9)
+
+
+@pytest.mark.parametrize(
+    ("own", "around", "quota"),
+    [
+        ("250000 100000", "max 100000", 2.5),
+        ("max 100000", "50000 100000", 0.5),
+        ("max 100000", "max 100000", None),
+        # a kernel without the controller, or a file that is none
+        ("", "", None),
+        ("0 0", "max 100000", None),
+    ],
+)
+def test_the_quota_of_cgroup_v2_is_the_tightest(cgroup_files, own, around, quota):
+    cgroup_files.cgroups(*V2)
+    cgroup_files.write("uni/job/step/cpu.max", own)
+    cgroup_files.write("uni/job/cpu.max", around)
+    cgroup_files.write("uni/job/step/cpu.stat", stat(10, 1))
+    assert cpu_quota(cgroup_files.proc) == quota
+    assert core_count(cgroup_files.proc) == (USABLE if quota is None else max(1, min(USABLE, int(quota))))
+    counted = quota_periods(cgroup_files.proc)
+    # the cgroup around it has a quota, and no counts
+    assert counted == (QuotaPeriods(10, 1) if quota == 2.5 else None)
+
+
+def test_without_cgroups_all_cpus_of_the_affinity_mask_count(tmp_path):
+    assert (cpu_quota(tmp_path), core_count(tmp_path), quota_periods(tmp_path)) == (None, USABLE, None)
+    assert "quota_periods" not in HostReader().read()[0] or cpu_quota() is not None
+
+
+@pytest.fixture
+def cell() -> Iterator[Path]:
+    """A cgroup with half of a CPU."""
+    folder = CPU_GROUPS / f"distbench-{os.getpid()}"
+    if os.geteuid() or not (CPU_GROUPS / "cpu.cfs_quota_us").exists():
+        pytest.skip("needs root and the CPU controller of cgroup v1, or runs in a container without it")
+    folder.mkdir()
+    (folder / "cpu.cfs_quota_us").write_text("50000")
+    yield folder
+    folder.rmdir()
+
+
+PROBE = """
+import json, time
+from distbench.metrics.telemetry.host import HostReader
+from distbench.system.machine import detect_machine, machine_facts
+
+before = HostReader().read()[0]
+while time.process_time() < 0.3:
+    pass
+after = HostReader().read()[0]
+print(json.dumps([detect_machine("cpu").devices, machine_facts()["cpu_quota"], before, after]))
+"""
+
+
+def test_a_real_quota_is_seen_and_its_throttled_periods_are_counted(cell):
+    joined = f'echo $$ > {cell}/cgroup.procs && exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["sh", "-c", joined, sys.executable, PROBE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    devices, quota, before, after = json.loads(done.stdout)
+    assert (devices, quota) == (1, 0.5)
+    assert after["throttled_periods"] > before["throttled_periods"]
+    assert after["quota_periods"] >= after["throttled_periods"]
