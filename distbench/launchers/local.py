@@ -29,6 +29,7 @@ from distbench.launchers.base import (
 )
 from distbench.launchers.fork_server_client import ForkServerClient, fork_server_command
 from distbench.system import clock
+from distbench.system.cpus import cpu_quota
 from distbench.system.machine import RUN_ID_VARIABLE
 from distbench.system.processes import kill_run
 
@@ -66,8 +67,10 @@ class Local(Launcher):
             return f"{processes} ranks need {processes} GPUs, but this machine has {machine.devices}"
         if self.oversubscribe:
             return None
+        quota = cpu_quota()
+        own = f"this machine has {machine.devices}" if quota is None else f"a CPU quota allows {quota:g}"
         return (
-            f"{processes} ranks need {processes} CPU cores, but this machine has {machine.devices}; use "
+            f"{processes} ranks need {processes} CPU cores, but {own}; use "
             "fewer ranks, or launcher.local.oversubscribe: true if timings don't matter"
         )
 

@@ -11,6 +11,8 @@ import pytest
 
 from distbench.metrics.telemetry.host import HostReader
 from distbench.system.cpus import QuotaPeriods, core_count, cpu_quota, quota_periods
+from support.runs import QUICK
+from support.suites import write_suite
 
 V1 = ("4:cpu,cpuacct:/job/7\n", "/ cpu cgroup cgroup rw,cpu,cpuacct")
 V2 = ("0::/job/step\n", "/ uni cgroup2 cgroup2 rw")
@@ -98,3 +100,13 @@ def test_a_real_quota_is_seen_and_its_throttled_periods_are_counted(cell):
     assert (devices, quota) == (1, 0.5)
     assert after["throttled_periods"] > before["throttled_periods"]
     assert after["quota_periods"] >= after["throttled_periods"]
+
+
+def test_a_suite_that_needs_more_cores_than_the_quota_is_refused_by_it(cell, tmp_path):
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [ddp]\nlauncher: local\n")
+    joined = f'echo $$ > {cell}/cgroup.procs && exec "$0" -m distbench plan "$1"'
+    done = subprocess.run(
+        ["sh", "-c", joined, sys.executable, str(suite)], capture_output=True, text=True, check=False
+    )
+    told = "2 ranks need 2 CPU cores, but a CPU quota allows 0.5; use fewer ranks"
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
