@@ -17,9 +17,10 @@ from distbench.plan import Plan
 from distbench.run import RunExecution
 from distbench.run.observer import Observer
 from distbench.suite import Suite
+from distbench.system.cache import cache_folder, temporary_cache_text
 from distbench.system.cpus import core_count
 from distbench.system.host_state import inspect_host
-from distbench.system.machine import cache_folder, unsupported_gpu_text
+from distbench.system.machine import unsupported_gpu_text
 
 _SLOW_GPU_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is representative",
@@ -35,6 +36,8 @@ def warn_before_run(execution: RunExecution, observer: Observer) -> None:
     ranks = max((planned.case.world_size for planned in execution.plan.cases), default=1)
     for finding in check_host(inspect_host(folders, cache_folder() / "ops", resolve_name=False), ranks):
         observer.note(f"{finding.grade}: {finding.check}: {finding.what}; {finding.remedy}")
+    if where := temporary_cache_text():
+        observer.note(f"note: {where}")
     on_gpus = any(planned.case.device == "cuda" for planned in execution.plan.cases)
     for warning in slow_gpu_variables(os.environ) if on_gpus else []:
         observer.note(f"warning: {warning}")

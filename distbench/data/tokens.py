@@ -14,8 +14,8 @@ from distbench.core.errors import InfrastructureError, RecordError
 from distbench.core.serialization import decode
 from distbench.data._rows import TOKEN_KINDS, TokenStream, data_kind_problem, file_problem, tokens_problem
 from distbench.data.base import DataShape, HeldOutMetric
+from distbench.system.cache import cache_folder
 from distbench.system.files import read_bounded, write_atomic
-from distbench.system.machine import cache_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -20,7 +20,7 @@ from distbench.plan import launcher_machine
 from distbench.record.run_folder import new_run_id, resumable_write_errors
 from distbench.run.interruption import StopRequest
 from distbench.suite import Suite
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 from distbench.system.processes import exit_text
 
 _MESSAGE_TIMEOUT_S = 20.0

@@ -23,8 +23,9 @@ from distbench.gate.verdicts import GateResult
 from distbench.record import MAX_JSON_BYTES
 from distbench.record.run_folder import utc_now
 from distbench.suite.gate import MAX_PAIRS, GateRules
+from distbench.system.cache import cache_folder
 from distbench.system.files import exclusive_lock, infrastructure_errors, read_bounded, write_atomic
-from distbench.system.machine import cache_folder, machine_facts
+from distbench.system.machine import machine_facts
 
 FORMAT = 1
 _FINGERPRINT = ("cpu", "cpu_cores", "memory_bytes", "gpus", "gpu_driver")

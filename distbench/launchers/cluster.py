@@ -49,7 +49,8 @@ from distbench.launchers.nodes import (
     node_differences,
     node_labels,
 )
-from distbench.system.machine import RUN_ID_VARIABLE, cache_folder, detect_machine
+from distbench.system.cache import cache_folder
+from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
 
 M = TypeVar("M", bound=Message)
 

@@ -29,8 +29,9 @@ from distbench.run.launch import nodes_unavailable_error, process_launch, rank_e
 from distbench.run.observer import Observer
 from distbench.strategies.base import REFERENCE_STRATEGY, Strategy
 from distbench.suite import Suite
+from distbench.system.cache import cache_folder
 from distbench.system.log_files import BoundedLogs
-from distbench.system.machine import cache_folder, is_installed
+from distbench.system.machine import is_installed
 from distbench.system.processes import exit_text
 
 _POLL_S = 0.25

@@ -17,7 +17,7 @@ from distbench.plan.environments import launch_place
 from distbench.record.run_folder import RUN_FILE, Run, resume_command
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 from distbench.workloads.base import Workload
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import distbench
-from distbench.system.machine import cache_folder, ops_folder
+from distbench.system.cache import cache_folder
+from distbench.system.machine import ops_folder
 
 MIN_PYTHON = (3, 11)
 """Oldest Python that can run distbench."""

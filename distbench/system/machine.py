@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from distbench.core.case import Device
 from distbench.core.machine import Machine
 from distbench.system import cgroup_memory
+from distbench.system.cache import cache_folder
 from distbench.system.cpus import core_count, cpu_quota
 from distbench.system.gpu_limits import gpu_facts
 
@@ -190,12 +191,6 @@ def machine_facts() -> dict[str, Any]:
         "packages": package_versions(),
         "variables": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
-
-
-def cache_folder() -> Path:
-    """distbench's cache folder (``DISTBENCH_CACHE``, otherwise in the user's cache folder)."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("DISTBENCH_CACHE") or Path(base) / "distbench")
 
 
 def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUINFO) -> Path:

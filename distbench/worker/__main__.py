@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import get_args
 
 from distbench.ipc.launch_spec import WorkerCommand
-from distbench.system.machine import cache_folder, search_path
+from distbench.system.cache import cache_folder
+from distbench.system.machine import search_path
 
 
 def main(arguments: list[str]) -> None:

@@ -15,7 +15,7 @@ from distbench.core.text import compiler_error_line, truncate_middle
 from distbench.ipc.build_files import BuildEvent, BuildItem, append_event, read_items
 from distbench.metrics.base import NotAvailable
 from distbench.system.build_cache import NativeLibraryError
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 from distbench.worker.user_code import user_line
 
 # maximum characters of a reason, which may be the whole output of a compiler
@@ -52,7 +52,7 @@ def _failure_text(error: Exception, item: BuildItem) -> str:
 def _error_text(error: Exception) -> str:
     """One line about *error*: of a compiler's output, the line with the error."""
     cache = cache_folder()
-    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(cache):
+    if isinstance(error, OSError) and error.filename and _is_around(Path(str(error.filename)), cache):
         problem = f"can't write to the cache {cache} ({error.strerror})"
         return f"{problem}; set DISTBENCH_CACHE to a writable folder with free space"
     text = str(error)
@@ -64,6 +64,11 @@ def _error_text(error: Exception) -> str:
     )
     advice = f"; free some space, or set DISTBENCH_CACHE (now {cache}) to another disk"
     return f"{kind}{compiler_error_line(text)}{advice if _DISK_FULL_TEXT in text else ''}"
+
+
+def _is_around(file: Path, cache: Path) -> bool:
+    """True if *file* is in *cache*, or a folder that should hold it."""
+    return file.is_relative_to(cache) or cache.is_relative_to(file)
 
 
 def _build(item: BuildItem) -> list[str]:

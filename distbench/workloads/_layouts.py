@@ -21,9 +21,10 @@ from typing import Any
 from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError, RecordError
 from distbench.core.serialization import decode
+from distbench.system.cache import cache_folder
 from distbench.system.files import read_bounded, write_atomic
 from distbench.system.interpreters import make_python_path
-from distbench.system.machine import cache_folder, package_versions
+from distbench.system.machine import package_versions
 
 _FORMAT = 2
 """Format of the files in the cache."""

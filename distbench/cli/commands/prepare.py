@@ -37,7 +37,7 @@ def prepare(
     from distbench.record.run_folder import new_run_id
     from distbench.run.builds import build_all
     from distbench.suite import load_suite
-    from distbench.system.machine import cache_folder
+    from distbench.system.cache import cache_folder
     from distbench.system.temporary import temporary_folder
 
     loaded = load_suite(suite, make_overrides(set_, only, world_sizes, device))

@@ -14,8 +14,9 @@ from torch.utils import cpp_extension
 
 from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.system import build_cache
+from distbench.system.cache import cache_folder
 from distbench.system.files import atomic_path
-from distbench.system.machine import cache_folder, cxx_compiler
+from distbench.system.machine import cxx_compiler
 
 _SOURCE = Path(__file__).with_name("counting_allocator.cpp")
 

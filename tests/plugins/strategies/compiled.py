@@ -13,7 +13,7 @@ from distbench.core.case import Case
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.system import build_cache
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 
 FULL = """Error building extension 'compiled': [1/2] c++ -MMD -MF compiled.o.d {flags}
 [2/2] c++ compiled.o -shared -lc10 -ltorch_cpu -o compiled.so

@@ -24,7 +24,7 @@ from distbench.core.case import Case
 from distbench.core.errors import EXIT_TIME_LIMIT
 from distbench.record import Record
 from distbench.record.run_folder import Run
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 from support.leftover_processes import alive
 from support.pretended_suites import held_by
 from support.records import COLUMNS, case, failed, measured, stored_run

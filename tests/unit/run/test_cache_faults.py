@@ -19,7 +19,7 @@ from distbench.core.text import compiler_error_line
 from distbench.ipc.build_files import BuildEvent, BuildItem, BuildJournalReader, write_items
 from distbench.suite import load_suite
 from distbench.system import build_cache
-from distbench.system.machine import cache_folder
+from distbench.system.cache import cache_folder
 from support.leftover_processes import with_variable
 from support.runs import PLUGINS, QUICK
 from support.suites import write_suite
