@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from distbench.analysis.candidates import noise_by_device_count
-from distbench.analysis.case_summary import PENDING, THROUGHPUT, CaseSummary
+from distbench.analysis.case_summary import MEMORY, NOT_MEASURED, PENDING, THROUGHPUT, CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import (
     PackageVersions,
@@ -24,6 +24,7 @@ from distbench.record import Record, round_text
 from distbench.record.record_reader import damage_summary
 from distbench.system.gpu_limits import lowered_power_limits
 
+_OVERVIEW_NUMBERS = {THROUGHPUT: "Throughput", MEMORY: "Peak memory"}
 _MAX_GPU_IDLE_SHARE = 0.3
 """Largest share of a step in which a GPU may be idle before the run reports it."""
 
@@ -36,6 +37,7 @@ def condition_sentences(run: RunAnalysis) -> list[str]:
         *_idle_gpu_sentences(measured),
         *_noisy_cases(measured),
     ]
+    notes += _unknown_numbers(run, measured)
     notes += [*_outlier_trials(measured), *_undetected_noise(run), *_autocorrelation_note(run)]
     if any(offloads_to_same_memory(row.case, row.representative_trial) for row in measured):
         notes.append(
@@ -115,6 +117,16 @@ def _noisy_cases(measured: Sequence[CaseSummary]) -> list[str]:
             f"Noisy trials ignored, because other trials of these cases were clean: {join_limited(ignored)}."
         )
     return sentences
+
+
+def _unknown_numbers(run: RunAnalysis, measured: Sequence[CaseSummary]) -> Iterator[str]:
+    """Numbers of the overview that a metric of the suite could not give, with its reason."""
+    names = run.short_names(measured)
+    for column, noun in _OVERVIEW_NUMBERS.items():
+        reasons = ((row.absence_reasons.get(column, NOT_MEASURED), names[row.case.id]) for row in measured)
+        for reason, cases in group_pairs(reasons).items():
+            if reason != NOT_MEASURED:
+                yield f"{noun} is unknown for {join_limited(cases)}: {one_line(reason)}."
 
 
 def _outlier_trials(measured: Sequence[CaseSummary]) -> list[str]:

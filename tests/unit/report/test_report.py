@@ -132,3 +132,12 @@ def test_the_page_tells_the_noise_that_its_intervals_rest_on():
     page_of_three = rendered(*(measured(DDP, speed, round_=i) for i, speed in enumerate((1000, 1020, 980))))
     assert "by 2.0% on 2 devices (" in page_of_three
     assert "on 2 devices (standard" not in rendered(measured(DDP))
+
+
+def test_a_number_that_a_metric_could_not_give_is_explained_below_the_table():
+    record = measured(DDP)
+    del record.values["memory_peak"]
+    text = table(replace(record, absent={"memory_peak": "the counting allocator was not built"}))
+    told = "Peak memory is unknown for ddp: the counting allocator was not built."
+    assert told in " ".join(text.split())
+    assert "is unknown for" not in table(measured(DDP))
