@@ -80,9 +80,11 @@ class CasePair:
     after: CaseSummary | None
     incomparable: str = ""
     """Reason why its numbers may not be compared."""
+    disturbed: str = ""
+    """Reason why its times may not be compared, while other numbers may."""
     changes: tuple[MetricChange, ...] = ()
     notes: tuple[str, ...] = ()
-    """Settings that differ and change the speed or the strategy, not the work."""
+    """Settings that differ and change the speed or the strategy, not the work; and ``disturbed``."""
 
     @property
     def id(self) -> str:
@@ -123,7 +125,18 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
             f"different configuration: {_configuration_difference(before.case, after.case)}",
         )
     work, notes = setting_differences(before, after)
-    return CasePair(name, before, after, _unusable_reason(before, after) or work, notes=notes)
+    disturbed = _disturbed_reason(before, after)
+    told = (f"Times are not compared: {disturbed}",) if disturbed else ()
+    unusable = _unusable_reason(before, after) or work
+    return CasePair(name, before, after, unusable, disturbed, notes=(*told, *notes))
+
+
+def _disturbed_reason(before: CaseSummary, after: CaseSummary) -> str:
+    """Reason why noise voids the times of one of the two; it does not change losses, bytes and memory."""
+    noisy = ((row.degraded, which) for row, which in ((before, "first"), (after, "second")) if row.degraded)
+    return next(
+        (f"measured on a noisy machine in the {which} run: {one_line(why)}" for why, which in noisy), ""
+    )
 
 
 def _unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
@@ -132,8 +145,6 @@ def _unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
         if not row.measured:
             reason = f": {one_line(row.reason)}" if row.reason else ""
             return f"{row.status} in the {which} run{reason}"
-        if row.degraded:
-            return f"measured on a noisy machine in the {which} run: {one_line(row.degraded)}"
         if row.differs:
             return f"not equivalent to its reference in the {which} run"
     return ""
@@ -173,7 +184,12 @@ def _add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[Cas
     ]
     changes: dict[str, list[MetricChange]] = {after.case.id: [] for _, _, after in fit}
     for column in (name for name in COMPARED_COLUMNS if name != EFFICIENCY):
-        both = [row for row in fit if row[1].positive_trials(column) and row[2].positive_trials(column)]
+        both = [
+            (pair, old, new)
+            for pair, old, new in fit
+            if old.positive_trials(column) and new.positive_trials(column)
+            if not (pair.disturbed and column in SPEED_COLUMNS)
+        ]
         befores, afters = (
             intervals([row.positive_trials(column) for row in side], is_exact=column not in SPEED_COLUMNS)
             for side in ([before for _, before, _ in both], [after for _, _, after in both])

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.case_summary import EXACT_COLUMNS, CaseSummary
 from distbench.analysis.comparison import (
     COMPARED_COLUMNS,
     EFFICIENCY,
@@ -226,8 +226,13 @@ def run_variances(runs: Iterable[HistoryRun], ids: Collection[str]) -> RunVarian
     )
 
 
+def _is_usable(row: CaseSummary, metric: str) -> bool:
+    """True if *metric* of a case may be compared; noise voids its times and leaves its exact numbers."""
+    return row.comparable or (metric in EXACT_COLUMNS and row.measured and not row.differs)
+
+
 def _skip_reason(row: CaseSummary, metric: str) -> str:
-    if row.degraded:
+    if row.degraded and metric not in EXACT_COLUMNS:
         return f"noisy machine: {one_line(row.degraded)}"
     if row.differs:
         return "not equivalent to its reference"
@@ -245,7 +250,7 @@ def _case_history(
         # a run is one point from its own trials alone: the other cases of a suite change over the years
         estimate = occasion.efficiency.get(row.case.id) if metric == EFFICIENCY else row.values.get(metric)
         value = estimate.as_median if estimate else None
-        if row.comparable and value is not None:
+        if _is_usable(row, metric) and value is not None:
             usable.append((occasion, row))
             points.append(HistoryPoint(occasion.run_id, occasion.created, value))
         elif why := _skip_reason(row, metric):

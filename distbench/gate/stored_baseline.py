@@ -115,6 +115,8 @@ def judge_stored(
         pace = []
         if incomparable:
             pace = [MetricFinding("tokens_per_s", "incomparable", incomparable)]
+        elif own.tokens_per_s is not None and pair.disturbed:
+            pace = [MetricFinding("tokens_per_s", "inconclusive", pair.disturbed, own.tokens_per_s)]
         elif own.tokens_per_s is not None:
             known = earlier.by_case_and_column.get((case.id, STEP))
             times = before.get(case.id, []), after.get(case.id, [])

@@ -225,6 +225,7 @@ def comparison_json(comparison: RunComparison) -> dict[str, Any]:
             {
                 "case": pair.name,
                 "incomparable": pair.incomparable or None,
+                "disturbed": pair.disturbed or None,
                 "notes": list(pair.notes),
                 "changes": {
                     change.column: {

@@ -246,14 +246,23 @@ def test_a_case_that_was_asked_to_do_other_work_is_not_compared():
     ("after", "reason"),
     [
         ([failed(DDP)], "crashed in the second run: rank 1 in time: RuntimeError: no"),
-        (
-            [replace(measured(DDP), degraded="others computed")],
-            "measured on a noisy machine in the second run: others computed",
-        ),
     ],
 )
 def test_a_case_without_numbers_that_count_is_not_compared(after, reason):
     assert pairs(BEFORE, after)[DDP.name].incomparable == reason
+
+
+def test_noise_withholds_times_and_leaves_memory_bytes_and_losses():
+    noisy = [replace(each, degraded="others computed") for each in trials(DDP, 500, 510, memory_peak=2e6)]
+    found = pairs(trials(DDP, 1000, 1010), noisy)[DDP.name]
+    assert found.incomparable == ""
+    assert found.disturbed == "measured on a noisy machine in the second run: others computed"
+    assert {change.column: change.word for change in found.changes} == {
+        "memory_peak": "worse",
+        "comm_bytes": "same",
+        "final_loss": "same",
+    }
+    assert found.notes == (f"Times are not compared: {found.disturbed}",)
 
 
 def test_cases_of_one_run_only_are_named():

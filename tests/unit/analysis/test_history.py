@@ -157,6 +157,14 @@ def test_a_run_whose_number_does_not_count_is_left_out_with_the_reason():
     assert "Not counted: no tokens (ddp in day004)." in history_document(made)
 
 
+def test_noise_leaves_out_times_and_not_memory():
+    noisy = replace(measured(DDP, 500.0, memory_peak=2e6), degraded="others computed")
+    made = [*days([1000.0, 1001.0]), occasion(2, noisy)]
+    assert len(single_series(made).points) == 2
+    series = single_series(made, "memory_peak")
+    assert ([point.value.value for point in series.points][-1], series.skipped_runs) == (2e6, ())
+
+
 def test_one_point_and_points_all_the_same_have_a_table():
     assert "1 case in 1 run, 2026-01-01 to 2026-01-01: 0 with a significant level shift" in history_document(
         days([1000.0])

@@ -114,6 +114,33 @@ def test_what_is_counted_is_gated_exactly_all_the_same():
     assert [one.word for one in result.cases[0].findings if one.metric == "comm_bytes"] == ["regressed"]
 
 
+@pytest.mark.parametrize(
+    ("loss", "comm_bytes", "code", "words"),
+    [
+        (2.5, 1e5, 3, {"tokens_per_s": "inconclusive", "comm_bytes": "pass"}),
+        (2.5, 2e5, 1, {"tokens_per_s": "inconclusive", "comm_bytes": "regressed"}),
+        (1.5, 1e5, 1, {"tokens_per_s": "inconclusive", "comm_bytes": "pass", "trial": "invalid"}),
+    ],
+)
+def test_on_a_noisy_machine_only_times_are_not_judged(loss, comm_bytes, code, words):
+    noisy = [
+        replace(
+            each,
+            degraded="others computed",
+            values={**each.values, "comm_bytes": comm_bytes},
+            samples={"loss": [[3.0, loss]] * 2},
+        )
+        for each in run(1.0, 1.01).records
+    ]
+    candidate = replace(run(1.0, 1.01), records=noisy)
+    result = judge_stored(run(1.0, 1.01), candidate, [], GateRules(), "stored")
+    found = {one.metric: one.word for one in result.cases[0].findings}
+    assert result.exit_code() == code
+    assert words.items() <= found.items()
+    pace = next(one for one in result.cases[0].findings if one.metric == "tokens_per_s")
+    assert pace.said == "measured on a noisy machine in the second run: others computed"
+
+
 @pytest.mark.train
 def test_a_run_of_yesterday_is_a_baseline(run_suite):
     # nobody watches the machine, so that none of these trials is left out as disturbed
