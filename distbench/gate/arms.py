@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ _DESCRIBE_SCRIPT = (
     "print(json.dumps(machine_facts()))"
 )
 _DESCRIBE_LIMIT_S = 300.0
+
+_OTHER_OWNER = re.compile(r"dubious ownership in repository at '(.*)'")
 
 
 @dataclass(frozen=True)
@@ -191,9 +194,28 @@ def _git(revision: str, *words: str, **variables: str) -> str:
     except FileNotFoundError as error:
         raise UsageError(f"--baseline {revision}: git is not installed") from error
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or [f"git {words[0]} failed"])[-1]
-        raise UsageError(
-            f"--baseline {revision}: neither a Python environment (a folder with bin/python, or an "
-            f"interpreter) nor a git revision of this repository: {last}"
-        ) from error
+        raise UsageError(f"--baseline {revision}: {_git_failure(error.stderr)}") from error
     return done.stdout.strip()
+
+
+def _git_failure(stderr: str) -> str:
+    """Explain the failure of git with *stderr*, and name the remedy."""
+    if owned := _OTHER_OWNER.search(stderr):
+        return (
+            "another user owns this repository, so git refuses to read it; if you trust it: "
+            f"git config --global --add safe.directory {owned[1]}"
+        )
+    last = (stderr.strip().splitlines() or ["git failed"])[-1].removeprefix("fatal: ")
+    reason = (
+        "neither a Python environment (a folder with bin/python, or an interpreter) nor a git revision of "
+        f"this repository: {last}"
+    )
+    if last.startswith("not a git repository"):
+        return reason
+    shallow = subprocess.run(
+        ["git", "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
+    )
+    if shallow.stdout.strip() == "true":
+        remedy = "git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
+        return f"{reason}; this clone is shallow, so it lacks older commits and other branches: {remedy}"
+    return f"{reason}; git branch --all and git tag list them; git fetch brings those of a remote"

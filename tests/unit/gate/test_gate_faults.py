@@ -128,6 +128,27 @@ def test_a_baseline_that_is_no_revision_is_refused(repository, monkeypatch, dril
     assert not (repository / "mine").exists()
 
 
+def test_a_shallow_clone_is_refused_with_the_remedy(repository, tmp_path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "commit", "--allow-empty", "-qm", "later"], cwd=repository, check=True)
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--depth", "1", repository.as_uri(), clone], check=True)
+    refused = gate(clone, "--baseline", "HEAD~1")
+    _, errors = refused.communicate()
+    told = "this clone is shallow, so it lacks older commits and other branches: git fetch --unshallow"
+    assert (refused.returncode, told in errors) == (2, True), errors
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a repository to another user")
+def test_a_repository_of_another_user_is_refused_with_the_remedy(repository):
+    for path in (repository, repository / ".git"):
+        os.chown(path, 65534, 65534)
+    refused = gate(repository, "--baseline", "HEAD")
+    _, errors = refused.communicate()
+    told = f"git config --global --add safe.directory {repository}"
+    assert (refused.returncode, told in errors) == (2, True), errors
+
+
 def test_another_environment_has_a_folder_of_its_own_for_ops(tmp_path):
     file = write_suite(
         tmp_path, SUITE.replace("{pretended: {does: hangs}}", "ddp").replace("pretend\n", "local\n")
