@@ -11,6 +11,7 @@ from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.report import page
 from distbench.report.overview import overview_text
+from distbench.views.charts.figures import MAX_CHART_CASES
 from support.records import case, communicating, failed, info, measured, run_of, stored_run, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
@@ -132,3 +133,10 @@ def test_the_page_tells_the_noise_that_its_intervals_rest_on():
     page_of_three = rendered(*(measured(DDP, speed, round_=i) for i, speed in enumerate((1000, 1020, 980))))
     assert "by 2.0% on 2 devices (" in page_of_three
     assert "on 2 devices (standard" not in rendered(measured(DDP))
+
+
+def test_what_a_chart_leaves_out_is_said_beside_it():
+    count = MAX_CHART_CASES + 2
+    text = rendered(*(measured(case(f"ddp{i}", seed=i), 1000 + i) for i in range(count)))
+    told = f"Only the {MAX_CHART_CASES} fastest of {count} cases are shown."
+    assert f'<p class="quiet small"><bdi>{told}</bdi></p>' in text
