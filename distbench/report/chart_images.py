@@ -53,7 +53,7 @@ def save_chart_images(report: Path, folder: Path) -> list[Path]:
 def _draw(page: Page, folder: Path) -> list[Path]:
     files = []
     page.evaluate(
-        "document.querySelectorAll('details.folded').forEach((chapter) => { chapter.open = true; })"
+        "document.querySelectorAll('details[data-print]').forEach((details) => { details.open = true; })"
     )
     for figure in page.locator("figure:has(.chart)").all():
         figure.scroll_into_view_if_needed()

@@ -73,7 +73,7 @@ def _chart(made: RunComparison, column: str, suffix: str) -> Chart | None:
     if made.work_differences:
         direction = "different work: neither direction is better"
     cut = (
-        f" The {_MAX_CASES} of {len(changes):,} cases with the largest changes are shown."
+        f"The {_MAX_CASES} of {len(changes):,} cases with the largest changes are shown."
         if changes[_MAX_CASES:]
         else ""
     )
@@ -81,10 +81,11 @@ def _chart(made: RunComparison, column: str, suffix: str) -> Chart | None:
         f"compare-{column}{suffix}",
         f"{title}, after over before",
         f"Each mark is a case, its shape and colour the strategy, furthest from 1 first; {direction}. "
-        f"Bars are 95% intervals; if a bar crosses the grey line, there is no measurable change.{cut}",
+        f"Bars are 95% intervals; if a bar crosses the grey line, there is no measurable change.",
         make_figure(
             _traces(changes[:_MAX_CASES], _style(made)), f"ratio ({direction})", rows=[*names.values()]
         ),
+        left_out=cut,
     )
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from distbench.core.text import shorten, strip_control_characters
+from distbench.core.units import format_count
 from distbench.tables.foreign_text import PERFETTO_URL
 from distbench.tables.table import Table
 from distbench.views.base import View
@@ -50,7 +51,13 @@ class Chapter:
     content: Any = None
     """Data for the template besides charts and table."""
     collapsed: bool = False
-    """True if only its heading shows until a reader opens it."""
+    """True if only its heading and summary show until a reader opens it."""
+    summary: str = ""
+    """Sentence next to its heading while it is collapsed."""
+    has_warning: bool = False
+    """True if its notes warn, so they stay open."""
+    prints_table: bool = False
+    """True if paper has its table, although the page collapses it below charts."""
 
 
 def render(
@@ -111,6 +118,7 @@ def _environment() -> jinja2.Environment:
         "parts": _parts,
         "json": _json,
         "linked": _link_addresses,
+        "counted": format_count,
     }
     return environment
 

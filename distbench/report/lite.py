@@ -11,6 +11,7 @@ from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend
 from distbench.report import header, html
 from distbench.report.case_table import CaseTable, make_case_table
+from distbench.report.page_data import pick_limit
 from distbench.report.scatter_plot import scatter_plot
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.views.base import CaseColumn
@@ -43,7 +44,7 @@ def render(run: RunAnalysis) -> str:
         info=run.info,
         title=header.page_title(run),
         strip=header.header_facts(run),
-        picker={"answer": recommend(run)},
+        picker={"answer": recommend(run), "limit": pick_limit(run)},
         plane=scatter_plot(run),
         table=table,
         columns=_columns(table),

@@ -23,7 +23,7 @@ from distbench.report.page_data import case_data, picker_data
 from distbench.report.recommendation import StoredRecommendation
 from distbench.report.scatter_plot import scatter_plot
 from distbench.system.files import infrastructure_errors, write_atomic
-from distbench.views.base import all_views, estimate_text
+from distbench.views.base import View, all_views, estimate_text
 
 _MAX_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")
@@ -122,16 +122,27 @@ def _values(run: RunAnalysis, columns: Iterable[str]) -> list[list[str]]:
 
 def chapters(run: RunAnalysis) -> list[Chapter]:
     """Chapters with content for *run*."""
-    made = []
-    for name, view in all_views().items():
-        charts, table = [*view.charts(run)], view.table(run)
-        if charts or table.rows or view.is_requested(run):
-            shown = None if view.table_in_charts and charts else table
-            folded = view.table_collapsed and bool(charts)
-            content = view.content(run)
-            made.append(
-                Chapter(
-                    name, view.title, charts, shown, folded, table, view.template, content, view.collapsed
-                )
-            )
-    return made
+    made = [_chapter(run, name, view) for name, view in all_views().items()]
+    return [chapter for chapter in made if chapter]
+
+
+def _chapter(run: RunAnalysis, name: str, view: View) -> Chapter | None:
+    """Chapter of *view*; None if it has nothing to show. Nothing that warns is collapsed."""
+    charts, table = [*view.charts(run)], view.table(run)
+    if not (charts or table.rows or view.is_requested(run)):
+        return None
+    warns = view.has_warning(run)
+    return Chapter(
+        name,
+        view.title,
+        charts,
+        None if view.table_in_charts and charts else table,
+        table_collapsed=view.table_collapsed and bool(charts) and not warns,
+        data_table=table,
+        template=view.template,
+        content=view.content(run),
+        collapsed=view.collapsed and not warns,
+        summary=view.summary(run, table) or " ".join(chart.finding for chart in charts if chart.finding),
+        has_warning=warns,
+        prints_table=view.prints_table,
+    )

@@ -17,6 +17,7 @@ from distbench.analysis.choice import (
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.analysis.step_limits import StepLimit, step_limit
 from distbench.analysis.wording.recommendation import recommend
 from distbench.core.text import shorten
 from distbench.core.units import format_bytes
@@ -37,6 +38,7 @@ def picker_data(run: RunAnalysis) -> dict[str, Any]:
     assumed = max((one.memory_assumed for one in candidates), default=0.0)
     return {
         "answer": recommend(run),
+        "limit": pick_limit(run),
         "wish": complete_requirements(candidates, Requirements()),
         "goals": {goal: _GOAL_WORDS[goal] for goal in GOALS if energy or goal != "tokens-per-joule"},
         "assumed": format_bytes(assumed) if assumed else "",
@@ -51,6 +53,13 @@ def picker_data(run: RunAnalysis) -> dict[str, Any]:
             "margin": DEFAULT_TIE_MARGIN,
         },
     }
+
+
+def pick_limit(run: RunAnalysis) -> StepLimit | None:
+    """Limit of the step of the recommended case; None if there is no such case, or its limit is unknown."""
+    pick = run.selection.pick
+    found = [step_limit(row) for row in run.cases if pick and row.case.id == pick.id]
+    return next((limit for limit in found if isinstance(limit, StepLimit)), None)
 
 
 def _candidate_data(one: Candidate) -> dict[str, Any]:

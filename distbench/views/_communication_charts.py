@@ -114,7 +114,7 @@ def _volume_chart(run: RunAnalysis) -> Iterator[Chart]:
         "Volume by collective",
         "Bytes that a rank sends per step: the upper bar of each pair is measured, the lower and paler one "
         "is the theory for its strategy. Lower is better; the notes below say why they "
-        f"differ.{shown.truncation_note}",
+        "differ.",
         make_figure(
             [trace for pair in pairs for trace in pair],
             "MiB per step (lower is better)",
@@ -122,8 +122,23 @@ def _volume_chart(run: RunAnalysis) -> Iterator[Chart]:
             barmode="stack",
         ),
         Table("", "", (*CASE_FIELDS, OPERATION, *_VOLUME), tuple(rows)),
+        finding=_volume_finding(shown),
         height=130 + 36 * len(axis.labels),
+        left_out=shown.truncation_note,
     )
+
+
+def _volume_finding(shown: ChartSelection[WireTraffic]) -> str:
+    """The case whose sent bytes are furthest from theory; empty if no theory is known."""
+    known = [
+        (sum(of.measured.values()), sum(of.theory.values()), name)
+        for _, name, of in shown.items
+        if of.measured and of.theory
+    ]
+    if not known:
+        return ""
+    measured, theory, name = max(known, key=lambda each: abs(each[0] - each[1]))
+    return f"Furthest from theory: {name}, {format_bytes(measured)} sent (theory: {format_bytes(theory)})."
 
 
 def _volume_of(row: CaseSummary) -> WireTraffic | None:
@@ -186,11 +201,12 @@ def _dimension_chart(run: RunAnalysis) -> Iterator[Chart]:
         "Bytes that a rank sends per step, by the dimension of the device mesh over which they move: "
         "dp_replicate between copies of the model, dp_shard between its shards, tp inside its layers, "
         "pp between its stages. Lower is better; the inner dimensions (tp) need the fastest links. The "
-        f"table has each collective with its number of calls, next to theory.{shown.truncation_note}",
+        "table has each collective with its number of calls, next to theory.",
         make_figure(
             _dimension_bars(shown, axis), "MiB per step (lower is better)", rows=axis.labels, barmode="stack"
         ),
         Table("", "", (*CASE_FIELDS, *_DIMENSION), tuple(rows)),
+        left_out=shown.truncation_note,
     )
 
 
@@ -251,7 +267,7 @@ def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:
         "Each mark is one kind of collective of one case at one message size: bus bandwidth as "
         "nccl-tests defines it, the median over its calls, higher is better. Both axes are "
         "logarithmic: if the bandwidth falls to the left, messages are too small for the link. Lines "
-        f"are the same collectives alone, if the suite measures them.{shown.truncation_note}",
+        "are the same collectives alone, if the suite measures them.",
         make_figure(
             [
                 *(_marks(family, of, style) for family, of in families.items()),
@@ -264,7 +280,8 @@ def _bandwidth_chart(run: RunAnalysis) -> Iterator[Chart]:
         ),
         Table("", "", (*CASE_FIELDS, OPERATION, *_MESSAGE), tuple(rows)),
         finding=f"Highest bus bandwidth: {format_gb_per_s(most.busbw)} GB/s, at {format_bytes(most.bytes)}.",
-        height=420,
+        height=340,
+        left_out=shown.truncation_note,
     )
 
 
@@ -318,7 +335,7 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
         "Exposed communication",
         "Time of a step in which a rank communicates: its share of a profiled step (mean over ranks) "
         "times the step time without the profiler. Exposed communication costs time (lower is better); "
-        f"hidden communication costs little on a GPU.{shown.truncation_note}",
+        "hidden communication costs little on a GPU.",
         make_figure(
             stacked_bars(
                 bars, labels, COMMUNICATION, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
@@ -328,6 +345,7 @@ def _exposure_chart(run: RunAnalysis) -> Iterator[Chart]:
             barmode="stack",
         ),
         Table("", "", (*CASE_FIELDS, *_EXPOSURE), tuple(rows)),
+        left_out=shown.truncation_note,
     )
 
 

@@ -39,7 +39,7 @@ def peak_notes(run: RunAnalysis, unit: str, size: float) -> Iterator[str]:
             f"{', '.join(parts)}.{_largest(peak, size)}"
         )
     if shown.truncation_note:
-        yield f"Peaks:{shown.truncation_note}"
+        yield f"Peaks: {shown.truncation_note}"
 
 
 def _largest(peak: PeakMemory, size: float) -> str:
@@ -64,7 +64,7 @@ def peak_chart(run: RunAnalysis) -> Iterator[Chart]:
         "What holds the peak",
         "Memory of the rank with the highest peak, at that moment of the counted step, by when it was "
         "allocated; lower is better. internal: inside collectives or compiled code; transient: allocated and "
-        f"freed within one operation. The notes name the largest operations.{shown.truncation_note}",
+        "freed within one operation. The notes name the largest operations.",
         make_figure(
             stacked_bars(
                 bars,
@@ -80,6 +80,7 @@ def peak_chart(run: RunAnalysis) -> Iterator[Chart]:
         ),
         Table("", "", _FIELDS, tuple(rows)),
         finding=f"Highest peak: {format_bytes(largest.bytes)}.",
+        left_out=shown.truncation_note,
     )
 
 

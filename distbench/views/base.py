@@ -57,12 +57,14 @@ class View(ABC):
     fields: ClassVar[tuple[Field, ...]]
     """Columns of its table; programs get them even for a run without rows."""
     table_collapsed: ClassVar[bool] = True
-    """True if the page collapses its table when there are charts, which show the same."""
+    """True if the page collapses its table when there are charts, which show the same or its verdicts."""
+    prints_table: ClassVar[bool] = False
+    """True if paper has its table even so: its charts show less."""
     table_in_charts: ClassVar[bool] = False
     """True if its charts have its rows behind them, so the page needs no table."""
 
     collapsed: ClassVar[bool] = False
-    """True if the page shows only the heading of its chapter until a reader opens it: background."""
+    """True if the page shows only heading and summary of its chapter until a reader opens it: background."""
     template: ClassVar[str] = "chapter.html"
     """File among the page's templates that renders its chapter."""
 
@@ -83,6 +85,14 @@ class View(ABC):
 
     def is_requested(self, run: RunAnalysis) -> bool:
         """True if *run* requested the data of the view, so a table without rows is worth showing."""
+        return False
+
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """Sentence with the numbers that matter, for a collapsed chapter; empty: findings of its charts."""
+        return ""
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if its table or notes warn of something: the page then collapses neither."""
         return False
 
     def make_table(self, rows: Sequence[TableRow], notes: Sequence[str] = (), caption: str = "") -> Table:

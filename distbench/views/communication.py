@@ -137,6 +137,10 @@ class CommunicationView(View):
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
         yield from communication_charts(run)
 
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if collectives of any case are not those of theory, without a known cause."""
+        return any(_mismatch_notes(row.representative_trial) for row in run.cases if row.representative_trial)
+
 
 def _traffic_note(record: Record) -> str:
     return "; ".join(clause for clause in (wire_sentence(record), volume_sentence(record)) if clause)

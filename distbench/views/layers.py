@@ -65,6 +65,16 @@ class LayersView(View):
         ]
         return self.make_table(rows, [] if rows else [_NO_LAYERS])
 
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """The layer that takes the largest share of the time of its case."""
+        # a row of all others has no kind
+        layers = [row for row in table.rows if row.value("kind")]
+        most = max(layers, key=lambda row: row.value("share") or 0.0, default=None)
+        if most is None:
+            return ""
+        layer, share, case = (most.value(name) for name in ("layer", "share", "case_name"))
+        return f"Most time: {layer}, {share:.0%} of the time of all layers of {case}."
+
 
 def _cells(row: CaseSummary, layers: list[LayerStep]) -> Iterator[dict[str, TableCell | str | float | None]]:
     matmul, copy = (

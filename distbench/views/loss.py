@@ -9,6 +9,8 @@ from typing import Any
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.training_curves import consumed_per_step
+from distbench.analysis.verdicts import LOSS_VERDICT
+from distbench.analysis.wording.findings import verdict_sentences
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 from distbench.views.charts.figures import CaseStyle, Chart, ChartSelection, make_figure, scatter
@@ -63,6 +65,16 @@ class LossView(View):
             if any(of[axis] for *_, of in shown.items):
                 yield _chart(axis, shown, CaseStyle.for_cases(run.cases))
 
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """Verdicts on the losses, if any."""
+        told = verdict_sentences(run, LOSS_VERDICT)
+        return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in told)
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if the losses of any case are not those of its reference."""
+        judged = [row.verdicts[LOSS_VERDICT] for row in run.cases if LOSS_VERDICT in row.verdicts]
+        return any(verdict.gravity == "bad" for verdict in judged)
+
 
 def _has_loss(row: CaseSummary) -> bool:
     return any(loss is not None for loss in row.losses)
@@ -97,9 +109,11 @@ def _chart(axis: str, shown: ChartSelection[dict[str, Sequence[float]]], style: 
     return Chart(
         f"loss-{axis}",
         f"Loss over {axis}",
-        f"{_CAPTION} {_AXIS_HINTS[axis]}{shown.truncation_note}",
+        f"{_CAPTION} {_AXIS_HINTS[axis]}",
         _line_figure(axis, {each[1]: _line(*each) for each in known}),
         Table("", "", (*CASE_FIELDS, *columns), tuple(rows)),
+        height=420,
+        left_out=shown.truncation_note,
     )
 
 

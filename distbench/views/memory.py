@@ -132,9 +132,10 @@ class MemoryView(View):
             "MiB of the rank with the largest model states, lower is better. Each kind is shown at its "
             "own maximum over the phases of a step, so a bar may exceed the true peak (circle). The "
             "model states are the first four parts; the vertical line is their size by ZeRO's table "
-            f"with the dtypes in use.{shown.truncation_note}",
+            "with the dtypes in use.",
             make_figure(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
             finding=finding.format(*max(apart)) if apart else "",
+            left_out=shown.truncation_note,
         )
         yield from peak_chart(run)
         yield from _steps(shown)
@@ -160,9 +161,10 @@ def _steps(shown: ChartSelection[RankMemory]) -> Iterator[Chart]:
         "lower is better. Bars are samples: the memory at the end of each phase, by kind. Circles are "
         "peaks: maximum bytes of tensors at one time during the phase, as counted by the allocator; "
         "values in between are unknown. A line marks the memory of the device if it is known and at "
-        f"most four times as large.{shown.truncation_note}",
+        "most four times as large.",
         paired_figure(choices, default_pair([row for row, _ in made]), "MiB (lower is better)", "stack"),
         height=150 + 2 * 34 * max(len(choice.rows) for choice in choices),
+        left_out=shown.truncation_note,
     )
 
 

@@ -50,6 +50,14 @@ class ParityView(View):
         notes = [note for pair in compared for note in _notes(*pair)]
         return self.make_table(rows, [*notes, *_remarks(run)])
 
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """Verdict on each comparison."""
+        return " ".join(map(_verdict, run.parity.groups))
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if the work of any case differs, or may differ, from that of its reference."""
+        return bool(run.parity.findings)
+
 
 def _cases_by_difference(group: PeerGroup) -> dict[SettingDifference, list[str]]:
     """Names of the cases by their difference."""
@@ -104,16 +112,18 @@ def _sentences(record: Record | None) -> list[object]:
 
 def _notes(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> list[str]:
     """The verdict as a sentence, and the cases that each finding affects."""
+    serious = [each for each in cases if each.kind in ("work", "unknown")]
+    return [_verdict(group), *(f"{each} ({join_limited(cases[each], _MAX_NAMES)})." for each in serious)]
+
+
+def _verdict(group: PeerGroup) -> str:
+    """Sentence on the work of the cases of *group*."""
     reference, others = one_line(group.reference.case.name), len(group.cases) - 1
     if touched := [row for row in group.cases if group.findings(row)]:
-        serious = [each for each in cases if each.kind in ("work", "unknown")]
-        return [
-            f"{len(touched)} of the {others + 1} cases differ from the work of {reference}.",
-            *(f"{each} ({join_limited(cases[each], _MAX_NAMES)})." for each in serious),
-        ]
+        return f"{len(touched)} of the {others + 1} cases differ from the work of {reference}."
     if not group.is_known:
-        return [f"Unknown: none of {others + 1} cases, such as {reference}, reported its settings."]
+        return f"Unknown: none of {others + 1} cases, such as {reference}, reported its settings."
     if not others:
-        return [f"{reference} has nothing to be compared with."]
+        return f"{reference} has nothing to be compared with."
     others_did = "The case" if others == 1 else f"All {others} cases"
-    return [f"{others_did} compared with {reference} did the same work."]
+    return f"{others_did} compared with {reference} did the same work."

@@ -86,10 +86,11 @@ class PipelineView(View):
             "micro-batch, labelled with their numbers (stage.micro-batch, from 0 on). In a blank part "
             "of a lane the rank waits, sends or receives messages, or does other work. Two cases on "
             "one axis of time; drag to zoom, double-click to return. Ranks of one node share its "
-            f"clock; clocks of several nodes are not compared.{shown.truncation_note}",
+            "clock; clocks of several nodes are not compared.",
             schedule_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding([row for row, *_ in shown.items], shown.names),
             height=schedule_height(cases),
+            left_out=shown.truncation_note,
         )
 
     def table(self, run: RunAnalysis) -> Table:

@@ -60,6 +60,20 @@ class RanksView(View):
         for i, grid in enumerate(notable_rank_times(run.cases, _MAX_CASES), start=1):
             yield _heatmap(grid, names[grid.row.case.id], i)
 
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """Stragglers, or else the slowest rank."""
+        if run.stragglers:
+            return " ".join(each.sentence for each in run.stragglers)
+        slowest = max(table.rows, key=lambda row: row.value("ratio") or 0.0, default=None)
+        if slowest is None:
+            return ""
+        ratio, case = slowest.value("ratio"), slowest.value("case_name")
+        return f"Slowest rank: {ratio:.2f}x the median rank of {case} (flagged above {STRAGGLER_RATIO:g}x)."
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if there are stragglers."""
+        return bool(run.stragglers)
+
 
 def _rows(grid: RankStepTimes) -> list[TableRow]:
     return [

@@ -41,7 +41,7 @@ from distbench.views.charts.figures import (
 from distbench.views.charts.labels import LineEnd, label_line_ends, range_with_label_space
 from distbench.views.charts.palette import EFFICIENCY
 
-_PLOT = 330
+_PLOT = 250
 """Approximate height of the plot in CSS pixels."""
 _NODE_HEADINGS = {"nodes": "nodes", "inside": "in a node", "between": "over nodes"}
 """Headings of columns shown only if a series spans several nodes."""
@@ -146,14 +146,14 @@ class ScalingView(View):
             Bar(each.name, point.row.case.id, vars(parts)) for each, point, parts in known[:MAX_CHART_CASES]
         ]
         cut = (
-            f" Only the first {MAX_CHART_CASES} of {len(known)} are shown."
+            f"Only the first {MAX_CHART_CASES} of {len(known)} are shown."
             if len(known) > MAX_CHART_CASES
             else ""
         )
         yield Chart(
             "scaling-losses",
             "Where the efficiency goes",
-            _BREAKDOWN_CAPTION + cut,
+            _BREAKDOWN_CAPTION,
             make_figure(
                 stacked_bars(bars, _PARTS, EFFICIENCY, lambda part, share: columns[part].text(share)),
                 "share of device time",
@@ -164,6 +164,7 @@ class ScalingView(View):
             self.make_table([_row(each, point) for each, point, _ in known]).select_columns(
                 "series", "devices", *_PARTS
             ),
+            left_out=cut,
         )
 
 
@@ -214,7 +215,7 @@ def _throughput(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseS
         f"scaling-{kind}-throughput",
         f"{kind.capitalize()} scaling: throughput",
         "tokens/s of all devices together, higher is better; bars are 95% intervals. The grey line "
-        f"is ideal: {best.name} on one device, times the number of devices." + _left_out(series),
+        f"is ideal: {best.name} on one device, times the number of devices.",
         _lines(
             series,
             style,
@@ -223,6 +224,7 @@ def _throughput(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseS
             "tokens/s (higher is better)",
         ),
         sheet.select_columns("series", "devices", "tokens_per_s", "lowest", "highest", "trials"),
+        left_out=_left_out(series),
     )
 
 
@@ -233,8 +235,7 @@ def _efficiency(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseS
     return Chart(
         f"scaling-{kind}-efficiency",
         f"{kind.capitalize()} scaling: efficiency",
-        f"Higher is better; the grey line at 1 is ideal. {SCALING_DEFINITIONS[kind]} Bars are 95% intervals."
-        + _left_out(series),
+        f"Higher is better; the grey line at 1 is ideal. {SCALING_DEFINITIONS[kind]} Bars are 95% intervals.",
         _lines(
             series,
             style,
@@ -246,6 +247,7 @@ def _efficiency(kind: ScalingKind, series: Sequence[ScalingSeries], style: CaseS
             "series", "devices", "tokens_per_s", "efficiency", "efficiency_low", "efficiency_high"
         ),
         finding=f"{least} {node_efficiency_sentence(series)}".rstrip(),
+        left_out=_left_out(series),
     )
 
 
@@ -299,7 +301,7 @@ def _line_end(
 
 def _left_out(series: Sequence[ScalingSeries]) -> str:
     return (
-        f" Only the {MAX_CHART_CASES} fastest of {len(series)} are shown."
+        f"Only the {MAX_CHART_CASES} fastest of {len(series)} are shown."
         if len(series) > MAX_CHART_CASES
         else ""
     )

@@ -9,7 +9,7 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
-from distbench.core.units import format_number
+from distbench.core.units import format_count, format_number
 from distbench.tables.table import PERCENT, Table, TableCell
 from distbench.views.base import CASE_FIELDS, CaseColumn, View, rate_column
 
@@ -42,6 +42,8 @@ _COLUMNS = (
     _disturbance("gpu_other_processes", "GPU others", "Other processes on the GPU.", format_number),
 )
 _NAMES = tuple(each.name for each in _COLUMNS)
+_LARGEST = {"host_foreign_cpu": "others' CPU", "host_steal": "steal", "gpu_throttle": "throttled"}
+"""Columns of shares that the summary names."""
 
 
 def _disturbed(row: CaseSummary) -> TableCell:
@@ -83,6 +85,24 @@ class TelemetryView(View):
         empty = [name for name in _NAMES if not any(name in row.values for row in rows)]
         fields = tuple(replace(f, heading="") if f.name in empty else f for f in self.fields)
         return replace(made, fields=fields)
+
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        """Disturbed trials, and the largest disturbances."""
+        disturbed, trials = (
+            sum(int(row.value(name) or 0) for row in table.rows) for name in ("disturbed", "trials")
+        )
+        largest = {
+            text: max(known)
+            for name, text in _LARGEST.items()
+            if (known := [float(each) for row in table.rows if (each := row.value(name)) is not None])
+        }
+        parts = [f"{disturbed:,} of {format_count(trials, 'trial')} disturbed"]
+        parts += [f"{text} at most {share:.0%}" for text, share in largest.items()]
+        return f"{', '.join(parts)}."
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if any case was measured on a noisy machine."""
+        return any(row.degraded for row in run.cases)
 
 
 def _disturbance_notes(rows: Sequence[CaseSummary]) -> list[str]:

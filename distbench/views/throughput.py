@@ -91,11 +91,12 @@ class ThroughputView(View):
         rows = _rows(run)
         facets = _by_device_count(rows)
         drawn_rows = sum(map(len, facets))
-        alone = " Numbers of devices with a single case are left out." if drawn_rows < len(rows) else ""
+        alone = "Numbers of devices with a single case are left out." if drawn_rows < len(rows) else ""
+        left_out = f"{alone} {_left_out(run.cases)}".strip()
         for facet in facets:
-            yield self._facet(run, facet, alone + _left_out(run.cases), is_first=facet is facets[0])
+            yield self._facet(run, facet, left_out, is_first=facet is facets[0])
 
-    def _facet(self, run: RunAnalysis, rows: list[CaseSummary], more: str, *, is_first: bool) -> Chart:
+    def _facet(self, run: RunAnalysis, rows: list[CaseSummary], left_out: str, *, is_first: bool) -> Chart:
         found = pareto_fronts(rows)[:_MAX_FRONTS]
         names, size = run.short_names(rows), rows[0].case.world_size
         called = [run.short_names(front) for front in found]
@@ -108,9 +109,10 @@ class ThroughputView(View):
             "Grey steps are Pareto fronts: the cases that no other on as many devices beats in both speed "
             "and memory. Hollow marks are not compared: they change the training by design and have not "
             "been shown to converge as well, or were measured on a noisy machine. Hover over a point for its "
-            f"name. The axes do not begin at 0. Click a point to jump to its row.{more}",
+            "name. The axes do not begin at 0. Click a point to jump to its row.",
             _scatter(run, rows, found, names),
             finding=" ".join(_finding(front, words) for front, words in zip(found, called, strict=True)),
+            left_out=left_out,
             height=520,
         )
 
@@ -201,7 +203,7 @@ def _efficiency(run: RunAnalysis) -> dict[str, float]:
 
 
 def _left_out(cases: Sequence[CaseSummary]) -> str:
-    return " Cases that are not equivalent are left out." if any(c.differs for c in cases) else ""
+    return "Cases that are not equivalent are left out." if any(c.differs for c in cases) else ""
 
 
 def _finding(front: Sequence[CaseSummary], names: dict[str, str]) -> str:

@@ -95,7 +95,7 @@ class TimeView(View):
             "Parts of a step",
             "Each bar is a step without the profiler: its length is the step time, lower is better. "
             "Its parts are the shares in the profiled steps (mean over ranks; in the order of the "
-            f"legend).{shown.truncation_note}",
+            "legend).",
             make_figure(
                 stacked_bars(
                     bars, labels, STEP_PARTS, lambda _, time: format_value(time, "s"), 1e-3, axis.positions
@@ -105,6 +105,7 @@ class TimeView(View):
                 barmode="stack",
             ),
             finding=f"Most exposed communication: {name}, {most:.0%} of its step.",
+            left_out=shown.truncation_note,
         )
 
 

@@ -44,6 +44,7 @@ class TimelineView(View):
 
     title = "One step"
     order = 25
+    collapsed = True
     caption = (
         "Milliseconds of one profiled step of the first trial that counts: the step of median length, "
         "of up to four ranks (the first, the last, those with the most and the least work). forw., "
@@ -83,10 +84,11 @@ class TimelineView(View):
             "What each recorded rank did in one profiled step: computation by phase, communication by "
             "collective, copies of a GPU; a lane is blank if nothing ran. Two cases on one axis of "
             "time; drag to zoom, double-click to return. Ranks of one node share its clock; clocks of "
-            f"several nodes are not compared. The profiler slows the steps.{shown.truncation_note}",
+            "several nodes are not compared. The profiler slows the steps.",
             timeline_figure(cases, default_pair([row for row, *_ in shown.items])),
             finding=_finding(shown.items),
             height=timeline_height(cases),
+            left_out=shown.truncation_note,
         )
 
     def table(self, run: RunAnalysis) -> Table:

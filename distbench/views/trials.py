@@ -63,7 +63,7 @@ class TrialsView(View):
             "Each mark is one trial, the vertical stroke the mean that counts; further right is "
             "better, and close marks mean a steady case. Trials of a case are shown from top to bottom "
             "in the order in which they ran. Hollow: on a noisy machine, used only if the case has no "
-            f"undisturbed trial. The axis does not begin at 0.{shown.truncation_note}",
+            "undisturbed trial. The axis does not begin at 0.",
             make_figure(
                 [*strips, _mean_marks([row for row, *_ in shown.items])],
                 "tokens/s (higher is better)",
@@ -71,6 +71,7 @@ class TrialsView(View):
             ),
             table,
             finding=f"{len(table.rows):,} trials, {noisy:,} of them disturbed.",
+            left_out=shown.truncation_note,
         )
 
 

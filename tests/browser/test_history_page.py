@@ -51,7 +51,7 @@ def test_steps_and_breaks_are_drawn_told_and_in_the_table(browser: Browser, tmp_
     # a run has the colour of its strategy, and a step one that no strategy has
     assert runs["marker"]["color"] == CaseStyle.for_cases(records).marker("ddp")["color"]
     assert step["marker"]["color"] == VERDICTS["worse"]
-    page.page.click("figure summary")
+    page.page.click("figure summary:has-text('Show data')")
     row = page.page.locator("figure tbody tr", has_text="day012")
     assert "worse" in row.inner_text()
     assert page.page.locator("#history-1-table tbody tr").count() == 1

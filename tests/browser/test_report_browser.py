@@ -135,10 +135,10 @@ def test_charts_take_on_the_dark_scheme_and_print_on_white(see: See) -> None:
 
 def test_the_numbers_behind_each_chart_stand_in_a_table(see: See) -> None:
     seen = see(*SOME)
-    seen.page.locator("#scaling-strong-efficiency summary").click()
+    seen.page.locator("#scaling-strong-efficiency summary", has_text="Show data").click()
     assert re.search(r"ddp\s+2\s+150\s+0\.750", seen.page.inner_text("#scaling-strong-efficiency table"))
     seen.page.locator("#loss .folded > summary").click()
-    seen.page.locator("#loss figure summary").first.click()
+    seen.page.locator("#loss figure summary", has_text="Show data").first.click()
     assert re.search(r"4\s+3\s+2\.5", seen.page.inner_text("#loss table"))
 
 

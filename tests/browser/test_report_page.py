@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Download
+from playwright.sync_api import Browser, Download
 
 from distbench.core.case import PluginChoice
 from distbench.record import Status
 from support.browser_pages import SOME, See, Seen
 from support.records import case, communicating, failed, measured
 
+SAMPLE = Path(__file__).parents[2] / "reports" / "sample" / "report.html"
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 THREE = (failed(case("dp"), "it broke"), measured(DDP, 150), measured(FSDP, 1200), measured(ZERO, 90))
 
@@ -55,6 +56,37 @@ def test_background_is_folded_until_a_link_leads_to_it(see: See) -> None:
     seen.page.locator("#contents a[href='#trials']").click()
     seen.page.locator(".chart[data-chart=trials-throughput] .main-svg").first.wait_for()
     assert opened.count() == 1
+    seen.page.locator("#trials .folded > summary").click()
+    assert opened.count() == 0
+    seen.page.locator("#contents a[href='#trials']").click()
+    seen.page.wait_for_selector("#trials .folded[open]")
+    assert seen.trouble == []
+
+
+def test_every_link_into_a_collapsed_part_of_the_sample_opens_it(browser: Browser) -> None:
+    seen = Seen(browser, SAMPLE, viewport={"width": 1440, "height": 900})
+    links = seen.page.locator("a[href^='#']").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    into = [
+        link for link in dict.fromkeys(links) if seen.page.locator(f"details {link}, details{link}").count()
+    ]
+    assert len(into) > 20
+    for link in into:
+        seen.page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = false; })")
+        seen.page.evaluate("link => { location.hash = link; }", link)
+        seen.page.locator(link).wait_for(state="visible")
+    assert seen.trouble == []
+
+
+@pytest.mark.parametrize(("width", "most"), [(1440, 10 * 900), (390, 12_000)])
+def test_the_page_of_the_sample_has_at_most_ten_screens_or_twelve_thousand_pixels_on_a_phone(
+    browser: Browser, width: int, most: int
+) -> None:
+    seen = Seen(browser, SAMPLE, viewport={"width": width, "height": 900})
+    for chart in seen.page.locator(".chart:visible").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg").first.wait_for()
+    assert seen.page.evaluate("document.documentElement.scrollHeight") <= most
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     assert seen.trouble == []
 
 

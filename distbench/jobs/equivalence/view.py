@@ -57,7 +57,7 @@ class EquivalenceView(View):
 
     title: ClassVar[str] = "Equivalence"
     order: ClassVar[int] = 60
-    table_collapsed: ClassVar[bool] = False
+    prints_table: ClassVar[bool] = True
     caption: ClassVar[str] = (
         "Each case and its reference (one process with the whole batch) trained a few steps from the "
         "same weights on the same batches, with the case's own optimizer and with SGD, in the case's "
@@ -137,7 +137,7 @@ class EquivalenceView(View):
         names = run.short_names([row for row, _ in places])
         words = [evidence.word for _, evidence in checked]
         cut = (
-            f" Only the {MAX_CHART_CASES} furthest of {len(apart):,} are shown."
+            f"Only the {MAX_CHART_CASES} furthest of {len(apart):,} are shown."
             if len(apart) > MAX_CHART_CASES
             else ""
         )
@@ -153,7 +153,7 @@ class EquivalenceView(View):
                 "Each mark is the largest difference of one kind over all steps and tensors, as a "
                 "fraction of the rounding envelope; further left is closer to the reference, and to "
                 "the right of the grey line at 1 the case is not equivalent. The axis is "
-                f"logarithmic.{cut}",
+                "logarithmic.",
                 make_figure(
                     [limit, *marks],
                     "fraction of the envelope (lower is better)",
@@ -162,8 +162,14 @@ class EquivalenceView(View):
                 ),
                 finding=f"{len(words):,} cases checked: {words.count(DIFFERS):,} differ, "
                 f"{meant}{words.count(EQUIVALENT):,} are bit-identical.",
+                left_out=cut,
             )
         ]
+
+    def has_warning(self, run: RunAnalysis) -> bool:
+        """True if any case differs, by design or not, or could not be checked."""
+        checked = run.cases_with_evidence(EquivalenceEvidence)
+        return any(found.word not in (EQUIVALENT, ROUNDING) for _, found in checked)
 
 
 def _row(row: CaseSummary, name: str, arm: EquivalenceArm) -> TableRow:

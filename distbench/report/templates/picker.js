@@ -255,6 +255,7 @@
   }
 
   form.addEventListener("input", (event) => {
+    document.getElementById("picker-standings").open = true;
     if (event.target.name === "slider") slide();
     if (event.target.name === "memory" || event.target.name === "unit") followMemory();
     show();

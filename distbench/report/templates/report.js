@@ -8,6 +8,7 @@
   // as in the style: two charts beside each other
   const columns = window.matchMedia("(min-width: 76rem)");
   const slim = window.matchMedia("(max-width: 699px)");
+  const slimMost = 290;
   const longestLabel = 20;
   const elements = Array.from(document.querySelectorAll(".chart"));
 
@@ -76,11 +77,13 @@
   const named = (element, look) => {
     const layout = charts[element.dataset.chart].layout;
     const names = (layout.annotations || []).map((each) => each.text.length);
-    return layout.pair !== undefined || names.some((length) => look === paper || length > 26);
+    return (look === paper && layout.pair !== undefined) || names.some((length) => look === paper || length > 26);
   };
-  // what has no other beside it is wide, too
+  // what has no other beside it is wide, too: on a screen the last of an odd number
   function isWide(element, look) {
-    return named(element, look) || Array.from(element.closest("section").querySelectorAll(".chart")).filter((each) => !named(each, look)).length < 2;
+    const others = Array.from(element.closest("section").querySelectorAll(".chart")).filter((each) => !named(each, look));
+    if (named(element, look) || others.length < 2) return true;
+    return look !== paper && others.length % 2 === 1 && element === others[others.length - 1];
   }
   const mark = (element, look) => element.closest("figure").classList.toggle("wide", isWide(element, look));
   const first = screenLook();
@@ -110,8 +113,11 @@
     const perLine = look === paper ? (wide ? 4 : 2) : slim.matches ? 1 : half ? 2 : 4;
     const needed = tall(element, above && showlegend ? entries : 0, perLine);
     // places of rows and of names are pixels; all else may be lower
-    const height = look === paper && !named(element, look) && !given.layout.yaxis.ticktext ? Math.min(needed, paper.most) : needed;
+    const most = look === paper ? (named(element, look) ? needed : paper.most) : slim.matches ? slimMost : needed;
+    const height = given.layout.yaxis.ticktext || given.layout.pair ? needed : Math.min(needed, most);
     element.style.height = height + "px";
+    // lines end behind the names that they pass
+    const names = (figure.layout.annotations || []).map((each) => Object.assign({ bgcolor: look.ground + "cc" }, each));
     const layout = Object.assign({}, figure.layout, {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -124,7 +130,7 @@
       bargap: 0.3,
       ...axes(half ? withLabelSpace(figure.layout, element.clientWidth - 80) : figure.layout, look, narrow),
       // on a narrow screen names at the ends of lines would take the place of the lines
-      annotations: narrow && look !== paper && !given.layout.pair ? [] : figure.layout.annotations,
+      annotations: narrow && look !== paper && !given.layout.pair ? [] : names,
       // what is as wide as the paper is not fitted to its place by itself
       width: look === paper ? (wide ? paper.wide : paper.half) : undefined,
       height,

@@ -71,5 +71,10 @@
   links.forEach((link, id) => { if (document.getElementById(id)) reading.observe(document.getElementById(id)); });
 
   window.addEventListener("hashchange", reveal);
+  // a second wish for the same place is no change of place
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link && link.getAttribute("href") === location.hash) reveal();
+  });
   reveal();
 })();

@@ -28,7 +28,7 @@ MAX_CHART_CASES = 40
 
 _MAX_NAME_LENGTH = 40
 _MAX_LEGEND_LENGTH = 24
-_HEIGHT, _ROW, _AROUND_ROWS = 420, 26, 130
+_HEIGHT, _ROW, _AROUND_ROWS = 340, 26, 130
 
 _MAX_TICKS, _MAX_DECADES = 8, 3
 
@@ -45,6 +45,8 @@ class Chart:
     """Numbers behind it; None: those of the chapter, or of the table of all cases."""
     finding: str = ""
     """Finding in a sentence: for readers who can't see the chart, or read first."""
+    left_out: str = ""
+    """Sentence on what it does not show, which stays visible; empty if it shows all."""
     height: int = 0
     """Height in CSS pixels; 0: by the number of its rows."""
 
@@ -94,7 +96,7 @@ class ChartSelection(Generic[T]):
     items: list[tuple[CaseSummary, str, T]]
     """Cases with their names and data to draw."""
     truncation_note: str
-    """Sentence for the caption, with a space before it; empty if all cases are shown."""
+    """Sentence on the cases that are not shown; empty if all are."""
 
     @classmethod
     def fastest(
@@ -105,7 +107,7 @@ class ChartSelection(Generic[T]):
         fastest = sorted(known, key=lambda pair: _speed_order(pair[0]))[:most]
         fastest.sort(key=lambda pair: pair[0].case.world_size)
         names = run.short_names([row for row, _ in fastest])
-        left_out = f" Only the {most} fastest of {len(known):,} cases are shown." if len(known) > most else ""
+        left_out = f"Only the {most} fastest of {len(known):,} cases are shown." if len(known) > most else ""
         return cls([(row, names[row.case.id], content) for row, content in fastest], left_out)
 
     @property

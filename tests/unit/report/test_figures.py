@@ -242,7 +242,7 @@ def test_bars_and_lines_are_kept_to_what_can_be_told_apart_and_the_caption_says_
     records = [measured(case("ddp", seed=i), 100.0 + i) for i in range(MAX_CHART_CASES + 2)]
     found = chart_of(page(*records), "trials-throughput")
     assert len(found.figure["data"]) == MAX_CHART_CASES + 1
-    assert f"{MAX_CHART_CASES} fastest of {MAX_CHART_CASES + 2}" in found.caption
+    assert f"{MAX_CHART_CASES} fastest of {MAX_CHART_CASES + 2}" in found.left_out
     assert len(found.table.rows) == MAX_CHART_CASES + 2
 
 
@@ -403,7 +403,7 @@ def test_the_plane_has_a_chart_for_each_number_of_devices_and_a_ring_around_the_
     found = page(measured(ONE, 100), *many)["throughput"].charts
     assert [each.id for each in found] == ["throughput-memory", "throughput-memory-2"]
     assert "4 devices" in found[0].title
-    assert "with a single case are left out" in found[0].caption
+    assert "with a single case are left out" in found[0].left_out
     rings = [[t["name"] for t in each.figure["data"]].count("recommended") for each in found]
     assert rings == [1, 0]
 

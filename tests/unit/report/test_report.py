@@ -11,6 +11,7 @@ from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.report import page
 from distbench.report.overview import overview_text
+from distbench.views.charts.figures import MAX_CHART_CASES
 from support.records import case, communicating, failed, info, measured, run_of, stored_run, unsupported
 
 DDP, FSDP, DP = case("ddp"), case("fsdp"), case("dp")
@@ -141,3 +142,10 @@ def test_a_number_that_a_metric_could_not_give_is_explained_below_the_table():
     told = "Peak memory is unknown for ddp: the counting allocator was not built."
     assert told in " ".join(text.split())
     assert "is unknown for" not in table(measured(DDP))
+
+
+def test_what_a_chart_leaves_out_is_said_beside_it():
+    count = MAX_CHART_CASES + 2
+    text = rendered(*(measured(case(f"ddp{i}", seed=i), 1000 + i) for i in range(count)))
+    told = f"Only the {MAX_CHART_CASES} fastest of {count} cases are shown."
+    assert f'<p class="quiet small"><bdi>{told}</bdi></p>' in text

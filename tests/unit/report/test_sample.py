@@ -22,6 +22,7 @@ from distbench.record.run_folder import Run
 from distbench.report.page import render
 from distbench.suite import Suite
 from distbench.views.base import all_views
+from support.records import case, measured, run_of
 from support.runs import call
 
 SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
@@ -91,6 +92,14 @@ def test_the_stored_page_has_the_data_that_its_records_render_to_today(stored):
     assert old.keys() == fresh.keys() >= {"case-data", "picker-data", "chart-data"}
     for block, values in fresh.items():
         assert old[block] == values, f"{block}: render it again: distbench report reports/sample"
+
+
+def test_the_answer_says_what_limits_the_recommended_case_and_what_to_try(stored):
+    answer = stored.partition('<section id="answer"')[2].partition("</section>")[0]
+    assert "Compute-bound: 95% of the step is computation" in answer
+    assert "To try: shorter dtypes (precision.compute: bf16)" in answer
+    unknown = render(run_of(measured(case("ddp"))))
+    assert "To try:" not in unknown.partition('<section id="answer"')[2].partition("</section>")[0]
 
 
 @pytest.mark.parametrize(

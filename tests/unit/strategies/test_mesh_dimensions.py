@@ -84,6 +84,8 @@ def test_calls_that_theory_has_not_are_told_unless_they_are_norms_and_flags():
         call_count_mismatches(more)
         == "all_reduce over tp: 14 calls per step, theory: 10; 3 more without a known cause"
     )
+    warns = [CommunicationView().has_warning(run_of(each)) for each in (small, more)]
+    assert warns == [False, True]
     fewer = step(THEORY, ("all_reduce", "tp", 4000, 8), ("all_reduce", "dp_replicate", 4000, 9))
     assert (
         call_count_mismatches(fewer)
