@@ -37,7 +37,8 @@ _ANSI_CODES = {
 }
 _pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 EXIT_UNCHECKED = 3
-"""Exit code of a run in which a requested judgement was not possible: that of an inconclusive ``gate``."""
+"""Exit code of a run without any measured case, or without a requested judgement; that of an inconclusive
+gate."""
 
 
 def supports_colour(stream: IO[str]) -> bool:

@@ -11,7 +11,11 @@ from typing import Any
 
 from distbench import plan
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
+from distbench.analysis.wording.findings import (
+    bad_verdict_sentences,
+    missing_verdict_sentences,
+    unmeasured_sentences,
+)
 from distbench.cli import queue_submission
 from distbench.cli.extra_rounds import NoisyTrialRounds, RecommendationRounds, first_nonempty, previous_looks
 from distbench.cli.follow import detach_text, follow
@@ -213,7 +217,7 @@ def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:
     """Exit code of a finished run; the reasons are printed.
 
     1 if a case failed or was judged bad, or a trial is damaged; ``EXIT_UNCHECKED`` if a requested judgement
-    is missing.
+    is missing, or no case could be measured.
     """
     problems = bad_verdict_sentences(run)
     if run.damaged:
@@ -225,7 +229,7 @@ def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:
         ]
     for problem in problems:
         print_error(problem)
-    silent = missing_verdict_sentences(run)
+    silent = [*missing_verdict_sentences(run), *unmeasured_sentences(run)]
     for each in silent:
         print_error(each)
     if problems or any(record.status.is_failure for record in run.records):

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from distbench.analysis import step_drift
 from distbench.analysis.case_names import name_parts, shared_parts
-from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
+from distbench.analysis.case_summary import (
+    MEMORY,
+    THROUGHPUT,
+    UNMEASURED,
+    CaseSummary,
+    comparable_groups,
+)
 from distbench.analysis.choice import MEMORY_TOLERANCE, Candidate
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
 from distbench.analysis.gradient_range import gradient_range_sentences
@@ -366,6 +372,14 @@ def _grouped_by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Itera
         verdict = same[0][1]
         excluded = "; not compared" if verdict.invalidates else ""
         yield f"{names}: {one_line(verdict.sentence, _MAX_SENTENCE_LENGTH)}{excluded}"
+
+
+def unmeasured_sentences(run: RunAnalysis) -> list[str]:
+    """A sentence if cases were to be measured and none can be here; empty otherwise."""
+    asked = [row for row in run.cases if row.status != UNMEASURED]
+    if not asked or any(row.status != Status.UNSUPPORTED for row in asked):
+        return []
+    return ["No case could be measured: all are unsupported here."]
 
 
 def missing_verdict_sentences(run: RunAnalysis) -> list[str]:
