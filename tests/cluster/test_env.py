@@ -82,8 +82,9 @@ class Torchrun:
         return found
 
     def nobody_left(self) -> bool:
-        """True if no process is left on either node."""
-        return not any(self._bench.processes(node) for node in self._bench.nodes)
+        """True if no process of torchrun or distbench is left on either node; sshd and slurmd may be."""
+        commands = [command for number in range(2) for _, command in self._commands(number)]
+        return not any("distbench" in " ".join(command) for command in commands)
 
     def _command(self, number: int, processes: int) -> list[str]:
         placed = [f"--nnodes={len(self._bench.nodes)}", f"--node-rank={number}"]
