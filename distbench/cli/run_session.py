@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from distbench import plan
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.findings import (
@@ -36,6 +38,8 @@ from distbench.cli.output import (
 )
 from distbench.cli.preflight import CpuContention, warn_before_run
 from distbench.cli.progress import observe_progress
+from distbench.cli.started_ranks import join_started_ranks
+from distbench.core import registry
 from distbench.core.errors import (
     EXIT_INTERRUPTED,
     InfrastructureError,
@@ -108,6 +112,7 @@ def submit(
     if suite is None:
         raise UsageError("run: missing SUITE; use distbench run SUITE --on SLURM --nodes N")
     loaded = load_suite(suite, dataclasses.replace(changed, launcher=on))
+    plan.check_started_once(registry.create_plugin("launchers", loaded.launcher))
     return queue_submission.submit_run(loaded, out, nodes, changed, command, flags)
 
 
@@ -125,19 +130,28 @@ def follow_submitted(run: Run, *, detach: bool, quiet: bool) -> int:
 
 
 def create_execution(
-    suite: Path | None, changed: Overrides, out: Path, command: Sequence[str]
+    context: typer.Context, suite: Path | None, changed: Overrides, out: Path
 ) -> RunExecution:
-    """Execution of a new run of *suite* with the overrides *changed*, in a folder below *out*."""
+    """Execution of a new run of *suite* with the overrides *changed*, in a folder below *out*.
+
+    Raises:
+        typer.Exit: this process has served the one that executes it.
+    """
     if suite is None:
         raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
-    return RunExecution.create(load_suite(suite, changed), out, command)
+    loaded = load_suite(suite, changed)
+    join_started_ranks(context, loaded, out)
+    return RunExecution.create(loaded, out, context.obj)
 
 
-def load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution:
+def load_resumed(context: typer.Context, name: str, out: Path, added: Overrides | None) -> RunExecution:
     """Execution of what is missing from the run *name*.
 
     Args:
         added: The equivalence check that the run was started without.
+
+    Raises:
+        typer.Exit: this process has served the one that executes it.
     """
     run = catalog.find_run(name, out)
     if not (run.folder / RUN_FILE).exists() and (request := submission.read_request(run.folder)):
@@ -146,6 +160,7 @@ def load_resumed(name: str, out: Path, added: Overrides | None) -> RunExecution:
     if added and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
     suite = Suite.from_resolved(info.suite, added)
+    join_started_ranks(context, suite, run.folder.parent)
     planned = plan.make_plan(suite)
     if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
         raise UsageError(

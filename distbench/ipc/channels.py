@@ -22,7 +22,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -49,7 +49,7 @@ CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
 SILENCE_TIMEOUT_S = 30.0
 """Silence after which an end counts as gone: both send something every second."""
 
-_HANDSHAKE_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = _HANDSHAKE_TIMEOUT_S = 5.0
 _NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
 _MAX_MESSAGE_BYTES = 64 << 20
@@ -240,6 +240,23 @@ class AuthenticatedChannel:
                 raise ChannelError("the other end closed the connection")
             data += received
         return data
+
+
+def connect_to_controller(addresses: Sequence[str], token: str) -> AuthenticatedChannel:
+    """Connect as an agent to the first of *addresses* (``host:port``) where the controller answers.
+
+    Raises:
+        ChannelError: none of them can be reached, or the other end does not know *token*.
+    """
+    failures = []
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
+            return AuthenticatedChannel(connection, token, AGENT_ROLE)
+        except (OSError, ChannelError) as error:
+            failures.append(f"{address}: {error}")
+    raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")
 
 
 class LocalChannel:

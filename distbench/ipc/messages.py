@@ -220,6 +220,32 @@ class SamplerFailure(Message):
     reason: str
 
 
+# processes that another launcher has started, the first on each node, and the controller among them
+
+
+@dataclass(frozen=True)
+class JoinRun(Message):
+    """The first message of such a process: its place by its launcher's variables."""
+
+    rank: int
+    world_size: int
+    local_world_size: int
+
+
+@dataclass(frozen=True)
+class JoinRefused(Message):
+    """The controller can't use the process."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class StartAgent(Message):
+    """Start an agent with *variables*; ``EndRun`` ends the run."""
+
+    variables: dict[str, str]
+
+
 # agents on nodes that do not share the run's folder
 
 

@@ -204,6 +204,18 @@ class AgentConnection:
         return True
 
 
+def host_addresses(port: int) -> list[str]:
+    """All IPv4 addresses of this host, each with *port*."""
+    hosts = [
+        each.address
+        for of_one in psutil.net_if_addrs().values()
+        for each in of_one
+        if each.family == socket.AF_INET
+    ]
+    # the loopback address leads to the other end's own host, so it comes last
+    return [f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127."))]
+
+
 class AgentListener:
     """Listens until every agent of a launch has connected."""
 
@@ -228,15 +240,7 @@ class AgentListener:
     @property
     def addresses(self) -> str:
         """All addresses of this host, with the port: each node finds out which it can reach."""
-        port = self._listener.getsockname()[1]
-        hosts = [
-            each.address
-            for of_one in psutil.net_if_addrs().values()
-            for each in of_one
-            if each.family == socket.AF_INET
-        ]
-        # the loopback address leads to the agent's own host, so it comes last
-        return ",".join(f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127.")))
+        return ",".join(host_addresses(self._listener.getsockname()[1]))
 
     def accept_all(
         self, nodes: Sequence[Node], started: StartedAgents, seconds: float, is_cancelled: CancelCheck

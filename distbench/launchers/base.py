@@ -5,7 +5,8 @@ the launcher.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -204,6 +205,8 @@ class Launcher(ABC):
     """True if processes run by the Python that ``LaunchSpec.target`` names, rather than by that of their
     nodes.
     """
+    joins_started_ranks: ClassVar[bool] = False
+    """True if processes that another launcher has started, one for each rank, join one run."""
 
     @classmethod
     def is_active(cls) -> bool:
@@ -264,6 +267,18 @@ class Launcher(ABC):
             UsageError: an option can't be expressed for the engine.
         """
         return None
+
+    @contextmanager
+    def join(self, out: Path) -> Iterator[int | None]:
+        """Join the processes that were started with this one, for runs in the folder *out*.
+
+        Yields None in the process that starts ranks, and meanwhile controls the others. Those serve it
+        before, and get their exit code.
+
+        Raises:
+            InfrastructureError: they can't find or keep each other.
+        """
+        yield None
 
     @abstractmethod
     def open_session(self, run_id: str) -> LaunchSession:

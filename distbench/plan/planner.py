@@ -3,13 +3,14 @@
 import dataclasses
 import itertools
 import json
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 from distbench.core import registry
 from distbench.core.case import Case, CompileMode, PluginChoice
-from distbench.core.errors import SuiteError
+from distbench.core.errors import SuiteError, UsageError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import KeyPath, Problem
@@ -32,8 +33,11 @@ from distbench.suite.suite import locate_problems
 from distbench.suite.work import CheckedWork, WorkChecker
 from distbench.suite.yaml_reader import key_text
 from distbench.system.machine import unsupported_gpu_text
+from distbench.system.rank_variables import started_rank
 
 MAX_TRIALS = 1_000_000
+STARTED_ONCE = "distbench starts its own ranks: start it once, or set launcher: env"
+"""Advice where another launcher has started distbench for each rank."""
 
 
 _DraftCase = tuple[SuiteCell, Case, str | None]
@@ -62,10 +66,7 @@ def launcher_machine(suite: Suite) -> Machine:
     Raises:
         SuiteError: it can start none.
     """
-    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
-    if mistake := launcher.option_problem():
-        raise _launcher_error(suite, *mistake)
-    return launcher.machine(suite.device)
+    return check_launcher_options(suite).machine(suite.device)
 
 
 def check_launcher(suite: Suite) -> None:
@@ -73,10 +74,35 @@ def check_launcher(suite: Suite) -> None:
 
     Raises:
         SuiteError: another process has to.
+        UsageError: another launcher has started this process beside rank 0.
     """
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    check_started_once(launcher)
     if why := launcher.start_hint():
         raise _launcher_error(suite, "", why)
+
+
+def check_started_once(launcher: Launcher) -> None:
+    """Check that *launcher* has use for processes that another one has started beside rank 0.
+
+    Raises:
+        UsageError: it has none, and this is such a process.
+    """
+    placed = None if launcher.joins_started_ranks else started_rank(os.environ)
+    if placed and placed.rank:
+        raise UsageError(f"{placed.variables}: {STARTED_ONCE}")
+
+
+def check_launcher_options(suite: Suite) -> Launcher:
+    """Check the options of the launcher of *suite*, and return it.
+
+    Raises:
+        SuiteError: they make every launch impossible.
+    """
+    launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
+    if mistake := launcher.option_problem():
+        raise _launcher_error(suite, *mistake)
+    return launcher
 
 
 def _launcher_error(suite: Suite, option: str, why: str) -> SuiteError:

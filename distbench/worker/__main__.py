@@ -19,6 +19,7 @@ from typing import get_args
 from distbench.ipc.launch_spec import WorkerCommand
 from distbench.system.cache import cache_folder
 from distbench.system.machine import search_path
+from distbench.system.rank_variables import drop_rank_variables
 
 
 def main(arguments: list[str]) -> None:
@@ -28,6 +29,9 @@ def main(arguments: list[str]) -> None:
     with suppress(OSError):
         sys.path.append(str(Path.cwd()))
     command, *rest = arguments
+    if command not in get_args(WorkerCommand):
+        # none of these is a rank of the launcher that has started the command
+        drop_rank_variables(os.environ)
     _set_inductor_cache()
     if command == "agent":
         from distbench.worker.agent import run_agent

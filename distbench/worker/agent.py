@@ -16,7 +16,6 @@ exit.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections import deque
@@ -25,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from distbench.ipc.channels import (
-    AGENT_ROLE,
     CONTROLLERS_VARIABLE,
     PATIENCE_VARIABLE,
     SILENCE_TIMEOUT_S,
     TOKEN_VARIABLE,
     AuthenticatedChannel,
     ChannelError,
+    connect_to_controller,
 )
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec
 from distbench.ipc.messages import (
@@ -67,7 +66,6 @@ from distbench.system.processes import die_with_parent, kill_run
 from distbench.worker.node import NodeSamplers, interface_with_address, node_facts, node_name, wait_for_file
 from distbench.worker.remote_files import MirroredTrial, RunMirror
 
-_CONNECT_TIMEOUT_S = 5.0
 _RETRY_S = 1.0
 _POLL_S = 0.25
 
@@ -106,23 +104,11 @@ def _connect_with_retry(addresses: list[str], token: str, timeout_s: float) -> A
     end = time.monotonic() + timeout_s
     while True:
         try:
-            return _connect(addresses, token)
+            return connect_to_controller(addresses, token)
         except ChannelError:
             if time.monotonic() > end:
                 raise
         time.sleep(_RETRY_S)
-
-
-def _connect(addresses: list[str], token: str) -> AuthenticatedChannel:
-    failures = []
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
-            return AuthenticatedChannel(connection, token, AGENT_ROLE)
-        except (OSError, ChannelError) as error:
-            failures.append(f"{address}: {error}")
-    raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")
 
 
 class NodeAgent:

@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-# the user's own settings would send the curves elsewhere or into another run, or wait for other ranks
+# the user's own settings would send the curves elsewhere or into another run
 _TRACKER_PREFIXES = ("WANDB_", "MLFLOW_", "ACCELERATE_", "OTEL_", "DATABRICKS_")
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 # W&B would record this machine, which need not be the one that trained
 _WANDB_PRIVACY = {
@@ -45,7 +44,7 @@ def export(file: Path) -> None:
 def _set_offline_environment(into: Path, scratch: Path) -> None:
     """Set the variables that the libraries read when they are imported."""
     for name in list(os.environ):
-        if name.startswith(_TRACKER_PREFIXES) or name in _RANK_VARIABLES:
+        if name.startswith(_TRACKER_PREFIXES):
             del os.environ[name]
     os.environ |= {
         "DO_NOT_TRACK": "true",

@@ -33,6 +33,7 @@ def calibrate(
     """Measure the detectable change on this machine (A/A pairs)."""
     from distbench.cli.interruption import print_stopped
     from distbench.cli.progress import observe_progress
+    from distbench.cli.started_ranks import join_started_ranks
     from distbench.gate import calibration, view
     from distbench.gate.arms import GateArm
     from distbench.gate.gate import Gate
@@ -42,6 +43,7 @@ def calibrate(
     loaded = load_suite(
         suite, options.make_overrides([*set_, *rules], only, world_sizes, device, option_of=rules)
     )
+    join_started_ranks(context, loaded, out)
     loaded = dataclasses.replace(loaded, gate=_with_throughput(loaded.gate))
     baseline, candidate = GateArm("the same", loaded), GateArm("the suite without changes", loaded)
     gate = Gate(out, baseline, candidate, command=context.obj, calibrates=True)

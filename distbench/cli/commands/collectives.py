@@ -61,6 +61,7 @@ def collectives(
     from distbench.cli.preflight import warn_before_run
     from distbench.cli.progress import observe_progress
     from distbench.cli.run_session import exit_code, print_results
+    from distbench.cli.started_ranks import join_started_ranks
     from distbench.record.record_reader import retry_eagerly
     from distbench.record.run_folder import resume_command
     from distbench.run import RunExecution
@@ -73,7 +74,9 @@ def collectives(
     if factor:
         changes[f"{_KIND}.factor={factor}"] = f"--factor {factor}"
     changed = options.make_overrides([*changes, *set_], [], world_sizes, device, option_of=changes)
-    execution = RunExecution.create(_only_collectives(suite, changed), out, context.obj)
+    loaded = _only_collectives(suite, changed)
+    join_started_ranks(context, loaded, out)
+    execution = RunExecution.create(loaded, out, context.obj)
     resume_with = resume_command(execution.run.folder)
     with resume_hint_on_abort(resume_with), observe_progress(quiet=quiet) as watcher:
         warn_before_run(execution, watcher)

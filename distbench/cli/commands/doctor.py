@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from distbench.cli import options
 from distbench.cli.output import print_json, print_note, print_text, wrap_to_terminal
 from distbench.core.units import format_count
@@ -19,6 +21,7 @@ _MINIMAL_SUITE = "{workload: mlp, strategies: [single], batch: {global_batch_siz
 
 
 def doctor(
+    context: typer.Context,
     suite: Annotated[
         Path | None,
         options.argument("[SUITE]", "Check the launcher and the device of this suite (default: this host)."),
@@ -33,6 +36,7 @@ def doctor(
     """Check nodes, network, limits and GPUs."""
     from distbench.cli.job_commands import run_as_job
     from distbench.cli.queue_submission import to_arguments
+    from distbench.cli.started_ranks import join_started_ranks
     from distbench.core import registry
     from distbench.doctor import diagnose, measured_links, probe_ranks
     from distbench.suite import load_suite, parse_suite_text
@@ -42,6 +46,7 @@ def doctor(
     if on:
         words = [*to_arguments(given), *(["--json"] if as_json else [])]
         return run_as_job(loaded, out, nodes, words)
+    join_started_ranks(context, loaded, out)
     if not as_json:
         print_note(f"checking the hosts of launcher {loaded.launcher.name} (less than a minute)")
     found = probe_ranks(loaded, out)

@@ -72,6 +72,7 @@ def gate(
     from distbench.cli.gate_arms import ArmOptions, make_arms, run_against_stored, with_pinned_rules
     from distbench.cli.interruption import print_stopped, resume_hint_on_abort
     from distbench.cli.progress import observe_progress
+    from distbench.cli.started_ranks import join_started_ranks
     from distbench.gate.gate import Gate
     from distbench.record import catalog
 
@@ -96,10 +97,14 @@ def gate(
         _check_meant(baseline, stored.folder)
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
         _check_since(since, is_alone=True)
-        result = run_against_stored(stored, after.load(suite), out, context.obj, quiet=quiet)
+        candidate = after.load(suite)
+        join_started_ranks(context, candidate, out)
+        result = run_against_stored(stored, candidate, out, context.obj, quiet=quiet)
     else:
         _check_difference(is_different=is_changed or bool(baseline), self_test=self_test)
         _check_since(since, is_alone=dry_run or bool(resume) or not baseline)
+        if not dry_run:
+            join_started_ranks(context, after.load(suite), out)
         with make_arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, out, as_json=as_json)

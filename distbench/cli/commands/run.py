@@ -115,9 +115,9 @@ def run(
                 "--resume takes no SUITE and no overrides. To add the equivalence check to a finished run: "
                 "--check [--set check.KEY=VALUE]"
             )
-        execution = load_resumed(resume, out, changed if check else None)
+        execution = load_resumed(context, resume, out, changed if check else None)
     else:
-        execution = create_execution(suite, changed, out, context.obj)
+        execution = create_execution(context, suite, changed, out)
     minutes = (minutes or _DEFAULT_MINUTES) if until_settled else None
     repeats = execution.suite.measure.repeat_noisy if repeat_noisy is None else repeat_noisy
     journal = ProgressLog(execution.run.folder)
