@@ -236,6 +236,7 @@ def test_a_thousand_cases_and_more_are_a_page_that_is_complete_and_works(see: Se
     assert not the_last.is_visible(), "of so many rows the first are laid out"
     seen.page.evaluate("id => { location.hash = '#case-' + id; }", records[-1].case_id)
     the_last.wait_for(state="visible")
+    seen.page.locator("#drawer").wait_for(state="visible")
     seen.page.keyboard.press("Escape")
     seen.page.locator("#values summary").first.click()
     seen.page.locator("button[data-more=values]").click()

@@ -302,14 +302,15 @@ def test_no_rank_starts_before_all_nodes_have_imported(cluster, tmp_path, monkey
     assert {"imported-near", "imported-far"} <= set(Path(f"{out}0").read_text().split())
 
 
-def test_the_token_is_on_no_command_line_and_in_no_file(cluster):
-    handle = cluster.site.launch(launch_of(cluster.folder, "sleep 600", 2))
+def test_the_token_is_on_no_command_line_and_in_no_file(cluster, nap):
+    handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
+    soon(lambda: len(sleepers(nap)) == 2, "its ranks did not start")
     agents = [cluster.agent(node) for node in ("near", "far")]
     processes = [each for agent in agents for each in (agent, *agent.children(recursive=True))]
     assert len(processes) >= 6
     assert not [each for each in processes if TOKEN_VARIABLE in each.environ()]
     lines = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
-    assert len([line for line in lines if "sleep 600" in line]) >= 2, "its ranks are among them"
+    assert len([line for line in lines if f"sleep {nap}" in line]) >= 2, "its ranks are among them"
     assert not [line for line in lines if SECRET in line]
     files = [file for file in cluster.folder.parent.rglob("*") if file.is_file()]
     assert [file for file in files if file.name == "agents.log"]
