@@ -10,7 +10,6 @@ from distbench.analysis.case_names import name_parts, shared_parts
 from distbench.analysis.case_summary import (
     MEMORY,
     THROUGHPUT,
-    UNMEASURED,
     CaseSummary,
     comparable_groups,
 )
@@ -375,9 +374,8 @@ def _grouped_by_sentence(judged: Sequence[tuple[CaseSummary, Verdict]]) -> Itera
 
 
 def unmeasured_sentences(run: RunAnalysis) -> list[str]:
-    """A sentence if cases were to be measured and none can be here; empty otherwise."""
-    asked = [row for row in run.cases if row.status != UNMEASURED]
-    if not asked or any(row.status != Status.UNSUPPORTED for row in asked):
+    """A sentence if no case can run here; empty otherwise."""
+    if not run.cases or any(row.status != Status.UNSUPPORTED for row in run.cases):
         return []
     return ["No case could be measured: all are unsupported here."]
 

@@ -112,11 +112,15 @@ HOSTS = {
     "spark": {"slots": 2},
     "ssh": {"hosts": ["near:2"]},
 }
+STARTED_BY_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 
 
 # slurm shows it inside an allocation: test_slurm
 @pytest.mark.parametrize("name", [name for name in registry.plugin_names("launchers") if name != "slurm"])
-def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name, tmp_path):
+def test_a_launcher_shows_what_it_would_start_and_starts_nothing(name, tmp_path, monkeypatch):
+    # what torchrun gives the first of two processes, for the launcher env
+    for variable, value in STARTED_BY_TORCHRUN.items():
+        monkeypatch.setenv(variable, value)
     launch = LaunchSpec("rank", tmp_path / "trial.json", processes=2)
     commands = registry.create_plugin("launchers", PluginChoice(name, HOSTS.get(name, {}))).commands(launch)
     assert bool(commands) == (name != "pretend")

@@ -94,7 +94,7 @@ def test_a_rank_with_nothing_that_is_trained_tells_the_settings_of_one_that_has(
 @pytest.mark.train
 def test_a_model_of_two_dtypes_is_refused_with_the_names_and_never_cast(run_suite):
     done = run_suite(ADAPTED.replace("odd:Adapted", "odd:TwoDtypes"))
-    assert done.code == 0, done.errors
+    assert done.code == 3, done.errors
     assert len(done.cases) == 7
     for name, found in done.cases.items():
         assert found["status"] == "unsupported", name
