@@ -101,7 +101,7 @@ def test_a_warm_parent_that_is_killed_is_named_and_not_a_rank(warm_site, drill, 
 def test_a_warm_parent_that_is_stopped_is_noticed_within_seconds_and_replaced(warm_site, drill, nap):
     handle = warm_site.launch(f"setsid env -i sleep {nap} & sleep {nap}")
     soon(lambda: len(sleepers(nap)) == 2, "it never began")
-    kill_server(warm_site, handle, signal.SIGSTOP, r"does not answer \(it is stopped\)", drill)
+    kill_server(warm_site, handle, signal.SIGSTOP, r"did not answer \(it is stopped\)", drill)
     assert not sleepers(nap)
 
 
