@@ -167,7 +167,6 @@ class StepTimes:
     offload: float | None = None
     """Copies to and from the host that nothing hides, and waiting for what the host updates."""
     optimizer: float | None = None
-    """Without ``offload``."""
     host: float | None = None
     """Idle, without ``data`` and ``offload``."""
     calls: float | None = None
@@ -262,7 +261,6 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     calls, moved = _value(row, "comm_calls"), _value(row, "comm_bytes")
     call_bytes = moved / calls if calls and moved is not None else None
     copies, gaps = offload_times(row) or (None, None)
-    update = _value(row, "profile_optimizer_s")
     small = bool(calls and calls >= _MANY_CALLS and call_bytes is not None and call_bytes < _SMALL_CALL)
     return StepTimes(
         step,
@@ -272,9 +270,9 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
         communication=None if small else communication,
         latency=communication if small else None,
         recomputation=_recomputation(row),
-        offload=None if copies is None or gaps is None else copies + gaps,
-        # the copies of an update are launched by the optimizer
-        optimizer=None if update is None else max(0.0, update - (copies or 0.0)),
+        # the copy of a batch counts as data
+        offload=None if copies is None or gaps is None else max(0.0, copies - (data or 0.0)) + gaps,
+        optimizer=_value(row, "profile_optimizer_s"),
         host=None if idle is None else max(0.0, idle * step - (data or 0.0) - (gaps or 0.0)),
         calls=calls,
         call_bytes=call_bytes,

@@ -68,7 +68,9 @@ class Local(Launcher):
         if self.oversubscribe:
             return None
         quota = cpu_quota()
-        own = f"this machine has {machine.devices}" if quota is None else f"a CPU quota allows {quota:g}"
+        # the affinity mask may be tighter
+        is_quota = quota is not None and quota < len(os.sched_getaffinity(0))
+        own = f"a CPU quota allows {quota:g}" if is_quota else f"this machine has {machine.devices}"
         return (
             f"{processes} ranks need {processes} CPU cores, but {own}; use "
             "fewer ranks, or launcher.local.oversubscribe: true if timings don't matter"

@@ -34,9 +34,15 @@ def cpu_quota(proc: Path = PROC) -> float | None:
 
 
 def quota_periods(proc: Path = PROC) -> QuotaPeriods | None:
-    """Counts of the cgroup around this process that was throttled most often; None: there is no quota."""
-    counts = [_periods(folder) for folder in _cgroups(proc) if _quota(folder) is not None]
-    return max((each for each in counts if each), key=lambda each: each.throttled, default=None)
+    """Counts of the cgroups around this process that have a quota; None: there is none.
+
+    The largest number of periods, and the sum of the throttled ones: neither falls from one call to the next,
+    whichever cgroup is throttled.
+    """
+    counts = [each for folder in _cgroups(proc) if _quota(folder) is not None and (each := _periods(folder))]
+    if not counts:
+        return None
+    return QuotaPeriods(max(each.all for each in counts), sum(each.throttled for each in counts))
 
 
 def _cgroups(proc: Path) -> list[Path]:

@@ -168,6 +168,7 @@ def _show_memory(device_type: str, folder: Path, rank: int) -> list[str]:
             sys.stderr.write(f"Snapshot of the allocator, for https://pytorch.org/memory_viz: {file.name}\n")
     except Exception:
         # objects of foreign code are inspected, and the error itself must be written whatever they do
+        traceback.print_exc()
         return []
     return lines[:_SHOWN_TENSORS]
 

@@ -22,7 +22,6 @@ from distbench.launchers.env.address import AddressFile, ControllerAddress
 from distbench.launchers.env.controller import LeaderAgents, NodeLeaders
 from distbench.launchers.env.leader import join_controller
 from distbench.launchers.nodes import AGENT_ARGUMENTS, FOLLOW_PARENT, Node, NodeDifference, StartedAgents
-from distbench.system.cpus import core_count
 from distbench.system.files import infrastructure_errors
 from distbench.system.rank_variables import JobPlacement, read_placement
 
@@ -57,7 +56,7 @@ class Env(ClusterLauncher):
             own = read_placement(os.environ)
         except ValueError as error:
             return "", str(error)
-        ranks, cores, all_cores = self._slots(own), core_count(), os.cpu_count() or 1
+        ranks, cores, all_cores = self._slots(own), len(os.sched_getaffinity(0)), os.cpu_count() or 1
         if cores < min(ranks, all_cores):
             return "", (
                 f"this process is bound to {cores} of {all_cores} CPU cores, which the {ranks} ranks of its "

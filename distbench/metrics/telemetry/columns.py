@@ -20,7 +20,7 @@ HOST_COLUMNS = (
         "or after it. Ticks of 10 ms make it uncertain by some percent in windows below a second.",
         host_quota_throttle="Fraction of the periods (100 ms by default) of the CPU quota of a cgroup in "
         "which it stopped processes of this run (nr_throttled over nr_periods of cpu.stat), "
-        f"{_AROUND_DOC}; of the cgroup that was throttled most often. Absent without a quota.",
+        f"{_AROUND_DOC}; of all cgroups with a quota around it. Absent without a quota.",
         host_busy_processes="Number of other processes that took more than a tenth of a CPU over the "
         "whole trial and still ran at its end. Neither names nor owners are recorded.",
     ),

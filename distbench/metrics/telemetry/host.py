@@ -178,8 +178,8 @@ def _throttled_share(first: Row, last: Row) -> float | NotAvailable:
         return NotAvailable("no CPU quota (cgroup) is around the command")
     passed = last["quota_periods"] - first["quota_periods"]
     throttled = last["throttled_periods"] - first["throttled_periods"]
-    # a cgroup around this one may be the more throttled one by now, with counts of its own
-    return min(1.0, max(0.0, throttled / passed)) if passed > 0 else 0.0
+    # several cgroups may have been throttled in one period
+    return min(1.0, throttled / passed) if passed > 0 else 0.0
 
 
 def cpu_resolution(rows: Sequence[Row], window: Window) -> tuple[float, float]:

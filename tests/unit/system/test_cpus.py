@@ -11,7 +11,7 @@ import pytest
 
 from distbench.metrics.telemetry.host import HostReader
 from distbench.system.cpus import QuotaPeriods, core_count, cpu_quota, quota_periods
-from support.runs import QUICK
+from support.runs import OF_OUR_OWN, QUICK
 from support.suites import write_suite
 
 V1 = ("4:cpu,cpuacct:/job/7\n", "/ cpu cgroup cgroup rw,cpu,cpuacct")
@@ -34,7 +34,19 @@ def test_the_quota_of_cgroup_v1_counts_as_do_those_around_it(cgroup_files):
     cgroup_files.write("cpu/cpu.stat", stat(0, 0))
     assert cpu_quota(cgroup_files.proc) == 1.2
     assert core_count(cgroup_files.proc) == 1
-    assert quota_periods(cgroup_files.proc) == QuotaPeriods(50, 9)
+    assert quota_periods(cgroup_files.proc) == QuotaPeriods(50, 12)
+
+
+def test_counts_never_fall_whichever_cgroup_is_throttled(cgroup_files):
+    cgroup_files.cgroups(*V2)
+    for folder in ("uni/job/step", "uni/job"):
+        cgroup_files.write(f"{folder}/cpu.max", "100000 100000")
+    seen = []
+    for own, around in (((100, 30), (90, 29)), ((100, 30), (91, 30)), ((101, 30), (92, 31))):
+        cgroup_files.write("uni/job/step/cpu.stat", stat(*own))
+        cgroup_files.write("uni/job/cpu.stat", stat(*around))
+        seen.append(quota_periods(cgroup_files.proc))
+    assert seen == [QuotaPeriods(100, 59), QuotaPeriods(100, 60), QuotaPeriods(101, 61)]
 
 
 @pytest.mark.parametrize(
@@ -102,11 +114,36 @@ def test_a_real_quota_is_seen_and_its_throttled_periods_are_counted(cell):
     assert after["quota_periods"] >= after["throttled_periods"]
 
 
-def test_a_suite_that_needs_more_cores_than_the_quota_is_refused_by_it(cell, tmp_path):
-    suite = write_suite(tmp_path, f"{QUICK}strategies: [ddp]\nlauncher: local\n")
+def plan_in(cell: Path, suite: Path, cores: int, **variables: str) -> subprocess.CompletedProcess[str]:
+    """``plan`` in *cell*, of a process that may use *cores* cores."""
     joined = f'echo $$ > {cell}/cgroup.procs && exec "$0" -m distbench plan "$1"'
-    done = subprocess.run(
-        ["sh", "-c", joined, sys.executable, str(suite)], capture_output=True, text=True, check=False
-    )
-    told = "2 ranks need 2 CPU cores, but a CPU quota allows 0.2; use fewer ranks"
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, allowed[:cores])
+    try:
+        command = ["sh", "-c", joined, sys.executable, str(suite)]
+        environment = {**os.environ, **variables}
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores", "own"),
+    [(20_000, USABLE, "a CPU quota allows 0.2"), (150_000, 1, "this machine has 1")],
+    ids=["quota", "affinity mask"],
+)
+def test_a_suite_that_needs_more_cores_is_refused_by_the_tighter_limit(cell, tmp_path, quota, cores, own):
+    (cell / "cpu.cfs_quota_us").write_text(str(quota))
+    suite = write_suite(tmp_path, f"{QUICK}strategies: [ddp]\nlauncher: local\n")
+    done = plan_in(cell, suite, cores)
+    told = f"2 ranks need 2 CPU cores, but {own}; use fewer ranks"
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) > USABLE, reason="this process is bound to some of the cores")
+def test_a_quota_is_no_binding_of_cores(cell, tmp_path):
+    suite = write_suite(tmp_path, f"{QUICK.replace(*OF_OUR_OWN)}strategies: [ddp]\nlauncher: env\n")
+    placed = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    done = plan_in(cell, suite, USABLE, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **placed)
+    assert "bound to" not in done.stderr, done.stderr
+    assert "ddp/ws2" in done.stdout, done.stderr
