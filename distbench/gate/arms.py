@@ -12,7 +12,7 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from distbench.core import registry
@@ -44,6 +44,8 @@ class GateArm:
     target: PythonTarget = CURRENT_PYTHON
     machine: Mapping[str, Any] = field(default_factory=machine_facts)
     """Machine and packages, as its interpreter sees them."""
+    changed_files: tuple[PurePosixPath, ...] | None = None
+    """Of a revision: files of the repository that differ here, without the suite; None: it is no revision."""
 
 
 def baseline_arm(baseline: str, arm: GateArm, folder: Path, load: Callable[[Path], Suite]) -> GateArm:
@@ -72,7 +74,9 @@ def baseline_arm(baseline: str, arm: GateArm, folder: Path, load: Callable[[Path
             "and it imports no code of this repository (workload: user: model: module:callable). "
             "To compare versions of torch or deepspeed, give a Python environment"
         )
-    return GateArm(checkout.title, suite, _merge_places(arm.target, place), arm.machine)
+    own = Path(arm.suite.file).resolve()
+    changed = tuple(file for file in checkout.changed_files if checkout.root / file != own)
+    return GateArm(checkout.title, suite, _merge_places(arm.target, place), arm.machine, changed)
 
 
 def _imports_own_code(suite: Suite) -> bool:
@@ -155,6 +159,8 @@ class GitCheckout:
     root: Path
     """Root of the repository that they come from."""
     title: str
+    changed_files: tuple[PurePosixPath, ...]
+    """Files that differ from those in the repository, also new ones that git does not ignore."""
 
 
 def check_out(revision: str, folder: Path) -> GitCheckout:
@@ -174,7 +180,15 @@ def check_out(revision: str, folder: Path) -> GitCheckout:
     index = {"GIT_INDEX_FILE": str(folder / "index")}
     options = ("--reset", "-u", "--no-sparse-checkout", "--no-recurse-submodules")
     _git(revision, f"--work-tree={tree}", "read-tree", *options, commit, **index)
-    return GitCheckout(tree, root, f"{revision} ({commit[:10]})")
+    listings = (
+        _git(revision, "-C", str(root), *words, "-z")
+        for words in (
+            ("diff", "--name-only", "--no-renames", "--no-ext-diff", commit),
+            ("ls-files", "--others", "--exclude-standard"),
+        )
+    )
+    names = [name for listing in listings for name in listing.split("\0") if name]
+    return GitCheckout(tree, root, f"{revision} ({commit[:10]})", tuple(map(PurePosixPath, names)))
 
 
 def commit_of(revision: str) -> str:

@@ -11,9 +11,9 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.comparison import setting_differences
 from distbench.analysis.job_results import INCONCLUSIVE, job_results
 from distbench.core.text import join_limited, one_line
-from distbench.core.units import format_bytes, format_duration, format_number
+from distbench.core.units import format_bytes, format_count, format_duration, format_number
 from distbench.gate import losses
-from distbench.gate.metric_rules import metric_findings
+from distbench.gate.metric_rules import counted_findings, metric_findings
 from distbench.gate.pairs import RecordPairs, median_of_arm
 from distbench.gate.series import CaseTrack
 from distbench.gate.verdicts import (
@@ -56,7 +56,11 @@ def track_findings(track: CaseTrack, rules: GateRules) -> list[MetricFinding]:
     if not track.pairs:
         return [MetricFinding("trial", "inconclusive", "no pair of trials finished within gate.minutes")]
     case = track.slot.candidate
-    return metric_findings(track.case_pairs(), rules, rules.tolerances_for(case.label, case.name))
+    own = rules.tolerances_for(case.label, case.name)
+    if track.unchanged:
+        why = f"times and memory are not compared: {track.unchanged}"
+        return [MetricFinding("code", "pass", why, pairs=1), *counted_findings(track.pairs, own)]
+    return metric_findings(track.case_pairs(), rules, own)
 
 
 def pairs_of_both_series(track: CaseTrack, repeat: CaseTrack | None) -> RecordPairs:
@@ -153,6 +157,15 @@ def missing_efficiency_note(tracks: Sequence[CaseTrack], rules: GateRules) -> tu
         return ()
     why = "the suite has no matching case on one device (world_sizes: [1, ...])"
     return (f"Scaling efficiency not judged for {join_limited(names)}: {why}.",)
+
+
+def unchanged_note(tracks: Sequence[CaseTrack]) -> tuple[str, ...]:
+    """Note on the cases whose ranks run the same code in both arms."""
+    unchanged = [track for track in tracks if track.unchanged]
+    if not unchanged:
+        return ()
+    cases = format_count(len(unchanged), "case")
+    return (f"Times and memory of {cases} are not compared (--always does it): {unchanged[0].unchanged}.",)
 
 
 def _any_failed(*tracks: CaseTrack | None) -> bool:

@@ -23,7 +23,9 @@ from distbench.gate.case_verdict import (
     missing_efficiency_note,
     pairs_of_both_series,
     track_findings,
+    unchanged_note,
 )
+from distbench.gate.code_changes import unread_changes
 from distbench.gate.folder import GateFolder
 from distbench.gate.series import CaseSlot, CaseTrack, GateTimer, PairSeries, make_tracks
 from distbench.gate.verdicts import GateResult, is_flagged
@@ -58,6 +60,7 @@ class Gate:
         command: Sequence[str],
         resume: Path | None = None,
         calibrates: bool = False,
+        always: bool = False,
     ) -> None:
         """Plan both arms and create the folder, or open that of the gate to resume.
 
@@ -65,6 +68,7 @@ class Gate:
             command: Command line that started the gate, which its runs record.
             resume: Folder of an interrupted gate of the same arms; its trials are not repeated.
             calibrates: Measure only the spread: tolerances are not checked and nothing is confirmed.
+            always: Compare times also where the ranks of both arms run the same code.
 
         Raises:
             SuiteError: the suite can't work, which is known before anything is launched.
@@ -75,6 +79,7 @@ class Gate:
         self._plans = plan.make_plan(baseline.suite), plan.make_plan(candidate.suite)
         self._match = match_cases(*self._plans)
         self._calibrates = calibrates
+        self._unread_changes = None if always else unread_changes(baseline, candidate)
         self.cases = [slot.candidate for slot in self._match.slots]
         """Cases run in pairs."""
         if not calibrates:
@@ -152,6 +157,7 @@ class Gate:
                 stop,
                 self._clock,
                 self._failures,
+                unread_changes=None if is_second else self._unread_changes,
             )
             # rounds of its own: a resumed gate with more pairs would mistake other rounds for those of the
             # first
@@ -270,7 +276,7 @@ class Gate:
                 *(merge_environments(run.records, run.info.machine) for run in runs)
             ),
             skipped=self._match.skipped,
-            notes=missing_efficiency_note(first, self._rules),
+            notes=(*missing_efficiency_note(first, self._rules), *unchanged_note(first)),
             minutes=round(self._clock.elapsed_minutes, 2),
             stopped=stopped,
             folder=str(self._folder.path),

@@ -103,7 +103,7 @@ def metric_findings(case_pairs: CasePairs, gate: GateRules, own: Tolerances) -> 
         # gated or not, the throughput decides what a lower efficiency means
         pace = _paired_finding("tokens_per_s", costs["tokens_per_s"], by["efficiency"], case_pairs)
         by_name["efficiency"] = _adjust_for_throughput(by_name["efficiency"], pace)
-    return [*by_name.values(), *_counted_findings(case_pairs.pairs, own)]
+    return [*by_name.values(), *counted_findings(case_pairs.pairs, own)]
 
 
 def _paired_finding(
@@ -207,7 +207,7 @@ def _adjust_for_throughput(efficiency: MetricFinding, pace: MetricFinding) -> Me
     return replace(efficiency, word="pass", said=why, notable=True)
 
 
-def _counted_findings(pairs: RecordPairs, own: Tolerances) -> list[MetricFinding]:
+def counted_findings(pairs: RecordPairs, own: Tolerances) -> list[MetricFinding]:
     """Findings on each gated number that is counted."""
     found = []
     for metric in _COUNTED_METRICS:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, product
+from itertools import count, product
 from typing import NamedTuple
 
 from distbench.analysis.scaling import case_families, case_series
 from distbench.core.case import Case
+from distbench.gate.code_changes import imports_same_code
 from distbench.gate.launch_failures import FailureLog, LaunchCounts
 from distbench.gate.metric_rules import expected_pairs, is_decided, paired_rules
 from distbench.gate.pairs import CasePairs
@@ -49,6 +50,8 @@ class CaseTrack:
     pairs: list[tuple[Record, Record]] = field(default_factory=list)
     failure: tuple[Record | None, Record | None] | None = None
     """Records that ended the track: that of the arm that failed twice."""
+    unchanged: str = ""
+    """Reason why one pair is enough: the ranks of both arms run the same code; empty: they may not."""
     seconds: float = 0.0
     longest_trial_s: float | None = None
     """Seconds of its longest trial; None: it has none yet."""
@@ -111,6 +114,8 @@ class PairSeries:
     timer: GateTimer
     failures: FailureLog = field(default_factory=FailureLog)
     deadline: AllocationTimeLimit = field(default_factory=AllocationTimeLimit)
+    unread_changes: str | None = None
+    """The differences of the arms if no rank reads them but by importing them; otherwise None."""
     _blocks: list[list[CaseTrack]] = field(default_factory=list, init=False)
     _done: int = field(default=0, init=False)
     _spent_s: float = field(default=0.0, init=False)
@@ -125,10 +130,8 @@ class PairSeries:
             candidate_first: True if the candidate starts the first block.
         """
         self._blocks, self._done, self._spent_s = blocks, 0, 0.0
-        for track, arm in product(chain(*blocks), (_BASELINE, _CANDIDATE)):
-            # one trial of each arm is made and discarded: it pays for caches, clocks and autotuning
-            if not (track.failure or self._time_is_short(track)):
-                self._run_trial(track, arm, WARMUP_ROUND, keep=False)
+        for block in blocks:
+            self._warm_up(block)
         for round_ in count(first_round):
             blocks = [block for block in blocks if self._needs_pairs(block)]
             if not blocks:
@@ -141,6 +144,24 @@ class PairSeries:
             if (round_ - first_round + 1) % _PAIRS_PER_PARENT == 0:
                 for runner in self.benches:
                     runner.restart_fork_servers()
+
+    def _warm_up(self, block: list[CaseTrack]) -> None:
+        """Make a trial of each arm, which pays for caches, clocks and autotuning.
+
+        They are discarded, unless they show that both arms of all cases run the same code.
+        """
+        made: dict[int, list[Record]] = {id(track): [] for track in block}
+        for track, arm in product(block, (_BASELINE, _CANDIDATE)):
+            if not (track.failure or self._time_is_short(track)):
+                made[id(track)].append(self._run_trial(track, arm, WARMUP_ROUND, keep=False))
+        if self.unread_changes is None or not all(map(_is_same_code, made.values())):
+            return
+        for track in block:
+            before, after = (
+                runner.store(PlannedTrial(case, WARMUP_ROUND), record)
+                for runner, case, record in zip(self.benches, track.slot, made[id(track)], strict=True)
+            )
+            track.pairs, track.unchanged = [(before, after)], self.unread_changes
 
     def _time_is_short(self, track: CaseTrack) -> bool:
         """True if too little time is left for another trial of *track*."""
@@ -211,4 +232,8 @@ class PairSeries:
 
 
 def _running(block: list[CaseTrack]) -> list[CaseTrack]:
-    return [track for track in block if not track.failure]
+    return [track for track in block if not (track.failure or track.unchanged)]
+
+
+def _is_same_code(pair: list[Record]) -> bool:
+    return len(pair) == 2 and imports_same_code(*pair)

@@ -22,6 +22,7 @@ have an option ``does``: works, raises or hangs."""
 _RESULT_DEFAULTS: dict[str, Any] = {
     "absent": {},
     "began": 0.0,
+    "code": "",
     "effective": {"parameters": 1},
     "environment": {"pretended": True},
     "not_finite": None,

@@ -214,6 +214,10 @@ class Record:
     """Device of each rank; None of a rank that ended before it reported one. None in records of earlier
     versions.
     """
+    code: list[str] = field(default_factory=list)
+    """Digests of the source files that each rank imported, without those of installed packages; an empty text
+    if it imported none. Empty if the trial was not measured, and in records of earlier versions.
+    """
 
     def node_of(self, rank: int) -> str:
         """Name of the node that *rank* ran on; empty: the command's host."""

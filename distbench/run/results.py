@@ -116,6 +116,7 @@ def build_record(
         phases=trial.phases,
         effective=trial.effective,
         environment=delivered[0]["environment"],
+        code=[rank["code"] for rank in delivered],
         described_strategy=strategy.description().limited_to(trial.effective),
         described_tables={spec.name: spec for spec in tables if spec.name in trial.tables},
         degraded="; ".join(filter(None, [*stated, *(m.degraded_reason(trial) for m in whole.values())])),

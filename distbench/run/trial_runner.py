@@ -176,7 +176,7 @@ class TrialRunner:
             record = self._run_guarded(candidate)
             self._disk_space.check_after(candidate, record)
             if keep or record.status is not Status.MEASURED:
-                record = self._store(candidate, record)
+                record = self.store(candidate, record)
             else:
                 shutil.rmtree(self._folder(candidate), ignore_errors=True)
             if record.status not in _OUT_OF_MEMORY:
@@ -197,7 +197,7 @@ class TrialRunner:
         impossible = [PlannedTrial(item.case, problem=item.problem) for item in plan.cases if item.problem]
         for task in self._index.pending([*impossible, *plan.trials]):
             if task.problem:
-                self._store(task, self._skipped_record(task, Status.UNSUPPORTED, task.problem))
+                self.store(task, self._skipped_record(task, Status.UNSUPPORTED, task.problem))
         todo = self._index.pending(plan.trials)
         if failed := sum(map(self._index.has_failed, todo)):
             self._observer.note(f"retrying failed trials: {format_count(failed, 'trial')}")
@@ -238,7 +238,7 @@ class TrialRunner:
             return self._skipped_record(task, *missing)
         return self._launch_and_monitor(task)
 
-    def _store(self, task: PlannedTrial, record: Record) -> Record:
+    def store(self, task: PlannedTrial, record: Record) -> Record:
         """Store *record*, or the failure to do so; return what is stored."""
         try:
             self._run.write_record(record)

@@ -51,7 +51,7 @@ from distbench.worker.determinism import (
 from distbench.worker.live_tensors import keep_snapshot, live_tensor_lines
 from distbench.worker.rendezvous import StoreExchange, connect_nccl, join_process_group
 from distbench.worker.trainer import RankResult
-from distbench.worker.user_code import user_line
+from distbench.worker.user_code import imported_code_digest, user_line
 from distbench.workloads.base import Workload
 
 RankFunction = Callable[[TrialInstructions, RankContext, PhaseTimer], RankResult | Iterator[RankResult]]
@@ -235,7 +235,8 @@ def _run_job(
         delivered = job()
     for delivery in [delivered] if isinstance(delivered, RankResult) else delivered:
         environment = {**_environment(device), **facts, **delivery.facts}
-        yield {**vars(delivery), "environment": environment, "phases": phases.seconds}
+        code = imported_code_digest()
+        yield {**vars(delivery), "environment": environment, "phases": phases.seconds, "code": code}
     # no rank may leave while another still communicates with it
     dist.barrier()
 

@@ -21,6 +21,11 @@ from distbench.core.case import PluginChoice
 _LIBRARIES = ("distbench", "torch", "deepspeed", "transformers")
 """Packages that may lie beside a user's model, as a checkout or on Python's path."""
 _INSTALL_FOLDERS = ("site-packages", "dist-packages")
+_INSTALLED = tuple(
+    f"{folder}/"
+    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), Path(__file__).parents[1])
+)
+"""Prefixes of the files of Python and of distbench."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,29 @@ def user_code_digest(workload: PluginChoice) -> str:
     near = {Path(file) for file in _imported_files() if file.startswith(folders)} if roots else set()
     files = sorted(file for file in near if _user_path(file, roots))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def imported_code_digest() -> str:
+    """Digest of the files of all imported modules, without Python's, installed ones and distbench's.
+
+    By the names of the modules, so it is the same in a copy of a repository. Empty: there are none.
+    """
+    return _imported_code_digest(len(sys.modules))
+
+
+@functools.cache
+def _imported_code_digest(_modules: int) -> str:
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    found = {name: Path(file) for name, file in files.items() if file and not _is_installed(file)}
+    # modules that torch makes give names of files that don't exist
+    kept = {name: file.read_bytes() for name, file in found.items() if file.is_file()}
+    named = [f"{name} {hashlib.sha256(content).hexdigest()}" for name, content in kept.items()]
+    return hashlib.sha256("\n".join(sorted(named)).encode()).hexdigest() if named else ""
+
+
+def _is_installed(file: str) -> bool:
+    """True if *file* is one of Python's, of an installed package, or of distbench."""
+    return file.startswith(_INSTALLED) or any(f"/{folder}/" in file for folder in _INSTALL_FOLDERS)
 
 
 def _imported_files() -> Iterator[str]:

@@ -231,6 +231,34 @@ def test_a_change_of_code_is_held_against_its_revision(repository):
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
 
+def test_a_change_that_no_rank_imports_passes_after_one_trial_of_each_arm(repository):
+    (repository / "suite.yaml").write_text(OWN_PACE.replace("peak_memory: false", "peak_memory: 1%"))
+    git(repository, "commit", "-qam", "Times and memory are gated")
+    (repository / "NOTES.md").write_text("How it trains.")
+    (repository / "test_small.py").write_text("import small")
+    done = gate_in(repository, "--baseline", "main", "--json", "--out", "../out")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (case,) = result["cases"]
+    words = {one["metric"]: (one["word"], one["pairs"]) for one in case["findings"]}
+    assert words == dict.fromkeys(("code", "comm_bytes", "comm_calls"), ("pass", 1))
+    told = "2 files that no rank imports (NOTES.md, test_small.py) differ from main ("
+    assert told in case["findings"][0]["said"] and told in result["notes"][0]
+    for arm in ("baseline", "candidate"):
+        (record,) = (Path(result["folder"]) / arm).glob("trials/*/*/record.json")
+        assert len(json.loads(record.read_text())["code"]) == 2, "of each rank"
+    # the ranks import this one
+    model = repository / "small.py"
+    model.write_text(f"{model.read_text()}\n# Changed.\n")
+    short = ("--json", "--out", "../out", "--minutes", "0.001")
+    done = gate_in(repository, "--baseline", "main", *short)
+    assert done.returncode == 3, done.stderr
+    assert "no pair of trials finished" in json.loads(done.stdout)["cases"][0]["said"]
+    git(repository, "checkout", "small.py")
+    done = gate_in(repository, "--baseline", "main", "--always", *short)
+    assert done.returncode == 3, done.stderr
+
+
 def test_two_arms_of_several_models_that_are_the_same_are_refused(repository):
     suite = repository / "suite.yaml"
     suite.write_text(

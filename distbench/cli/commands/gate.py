@@ -49,6 +49,9 @@ def gate(
     inconclusive: Annotated[
         str, option("--inconclusive", "WORD", "report (exit 3), pass (0) or fail (1).", has_default=True)
     ] = "tell",
+    always: Annotated[
+        bool, flag("--always", text="Compare times also where no rank imports what has changed.")
+    ] = False,
     self_test: Annotated[
         bool, flag("--self-test", text="Compare the suite with itself; nothing should be flagged.")
     ] = False,
@@ -108,7 +111,7 @@ def gate(
         with make_arms(suite, baseline, before, after, self_test=self_test) as arms:
             if dry_run:
                 return _print_forecast(*arms, out, as_json=as_json)
-            started = Gate(out, *arms, command=context.obj, resume=resume)
+            started = Gate(out, *arms, command=context.obj, resume=resume, always=always)
             resume_with = "" if since else started.resume_command
             with resume_hint_on_abort(resume_with), observe_progress(quiet=quiet) as watcher:
                 result = started.run(watcher)
@@ -117,7 +120,9 @@ def gate(
                 make_arms(suite, since, before, after, self_test=False) as (older, arm),
                 observe_progress(quiet=quiet) as watcher,
             ):
-                pinned = Gate(out, older, with_pinned_rules(arm), command=context.obj).run(watcher)
+                pinned = Gate(out, older, with_pinned_rules(arm), command=context.obj, always=always).run(
+                    watcher
+                )
             result = replace(result, since=pinned, stopped=pinned.stopped)
     with resume_hint_on_abort(resume_with):
         _print(result, markdown=markdown, as_json=as_json)
