@@ -37,6 +37,11 @@ def one_line(text: str, limit: int = 300) -> str:
     return shorten(next((line for line in lines if line), ""), limit)
 
 
+def escape_openmetrics_label(text: str) -> str:
+    """*text* as the value of a label (openmetrics.io, 1.0), in one line."""
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
 def shorten(text: str, limit: int) -> str:
     """*text* without its middle if it is longer than *limit*: names differ at the end."""
     if len(text) <= limit:

@@ -59,7 +59,7 @@ def track_findings(track: CaseTrack, rules: GateRules) -> list[MetricFinding]:
     own = rules.tolerances_for(case.label, case.name)
     if track.unchanged:
         why = f"times and memory are not compared: {track.unchanged}"
-        return [MetricFinding("code", "pass", why, pairs=1), *counted_findings(track.pairs, own)]
+        return [MetricFinding("trial", "pass", why, pairs=1), *counted_findings(track.pairs, own)]
     return metric_findings(track.case_pairs(), rules, own)
 
 

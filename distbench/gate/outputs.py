@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from distbench.core.text import one_line, strip_control_characters
+from distbench.core.text import escape_openmetrics_label, one_line, strip_control_characters
 from distbench.gate.verdicts import FAILING_VERDICTS, CaseVerdict, GateResult
 from distbench.gate.view import CAPTION, case_sentences, result_headline, result_sentences, result_table
 from distbench.tables.foreign_text import bullets, details, escape_markdown
@@ -91,13 +91,11 @@ def to_openmetrics(result: GateResult) -> str:
         for finding in case.findings:
             if finding.ratio is not None:
                 labels = {"case": case.case, "metric": finding.metric, "verdict": finding.word}
-                pairs = ",".join(f'{key}="{_metric_label(value)}"' for key, value in labels.items())
+                pairs = ",".join(
+                    f'{key}="{escape_openmetrics_label(value)}"' for key, value in labels.items()
+                )
                 lines.append(f"distbench_ratio{{{pairs}}} {finding.ratio:.6g}")
     return "\n".join([*lines, "# EOF", ""])
-
-
-def _metric_label(value: str) -> str:
-    return one_line(value).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def github_annotations(result: GateResult) -> Iterator[str]:

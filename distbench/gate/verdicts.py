@@ -31,9 +31,7 @@ class MetricFinding:
     """The verdict on one number of one case."""
 
     metric: str
-    """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial; code
-    if the ranks of both arms run the same.
-    """
+    """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial."""
     word: GateVerdict
     said: str
     """One sentence: size of the change, certainty, and the next step where that is not obvious."""

@@ -241,7 +241,7 @@ def test_a_change_that_no_rank_imports_passes_after_one_trial_of_each_arm(reposi
     result = json.loads(done.stdout)
     (case,) = result["cases"]
     words = {one["metric"]: (one["word"], one["pairs"]) for one in case["findings"]}
-    assert words == dict.fromkeys(("code", "comm_bytes", "comm_calls"), ("pass", 1))
+    assert words == dict.fromkeys(("trial", "comm_bytes", "comm_calls"), ("pass", 1))
     told = "2 files that no rank imports (NOTES.md, test_small.py) differ from main ("
     assert told in case["findings"][0]["said"] and told in result["notes"][0]
     for arm in ("baseline", "candidate"):

@@ -41,18 +41,47 @@ _BENCHMARKS = "pytest-benchmark"
 @reads_runs
 def export(
     name: RunArgument,
-    to: Annotated[str, option("--to", "TOOL", "tensorboard, mlflow, wandb or pytest-benchmark.")],
+    to: Annotated[
+        str,
+        option(
+            "--to",
+            "TOOL",
+            "tensorboard, mlflow, wandb, pytest-benchmark; on standard output: github-action-benchmark, "
+            "bencher, openmetrics.",
+        ),
+    ],
     into: Annotated[
         Path | None, option("--into", "DIR", "Empty folder, or a pytest-benchmark storage.")
     ] = None,
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
-    """Export a run's curves or times to another tool."""
+    """Export a run's curves or numbers to another tool."""
     from distbench.record import catalog
+    from distbench.report.metric_formats import METRIC_FORMATS
 
-    check_choice("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS))
+    check_choice("--to", to, (*_DISTRIBUTIONS, _BENCHMARKS, *METRIC_FORMATS))
+    if to in METRIC_FORMATS and into:
+        raise UsageError(f"--into {into}: --to {to} writes to standard output; redirect it to a file")
     run = catalog.find_run(name, out)
+    if to in METRIC_FORMATS:
+        return _print_numbers(run, to)
     return _export_times(run, into) if to == _BENCHMARKS else _export_curves(run, to, into)
+
+
+def _print_numbers(run: Run, to: str) -> int:
+    from distbench.cli.stored_runs import load_run
+    from distbench.core.grouping import group_pairs
+    from distbench.report.metric_formats import METRIC_FORMATS, has_numbers, metric_absences
+
+    read = load_run(run)
+    for row in read.cases:
+        for reason, columns in group_pairs((why, each) for each, why in metric_absences(row).items()).items():
+            left_out = ", ".join(columns) if has_numbers(row) else "all"
+            print_note(f"left out: {one_line(row.case.name, 100)}: {left_out}: {reason}")
+    if not any(map(has_numbers, read.cases)):
+        raise UsageError(f"{run.folder}: no case of this run has numbers that can be compared")
+    print_text(METRIC_FORMATS[to](read.info.suite_name, read.cases))
+    return 0
 
 
 def _export_times(run: Run, into: Path | None) -> int:
