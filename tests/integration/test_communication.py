@@ -194,8 +194,17 @@ def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite):
     finished = run_suite(PLANTED + "strategies: [ddp]\n", "--keep-traces")
     files = sorted(finished.folder.glob("trials/*/0/rank*.trace.json.gz"))
     assert [file.name for file in files] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
-    names = {event["name"] for event in json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]}
-    assert {"distbench::forward", "distbench::backward", "distbench::optimizer"} <= names
+    events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
+    assert {"distbench::forward", "distbench::backward", "distbench::optimizer"} <= {
+        e["name"] for e in events
+    }
+    # other tools read the steps by torch's own name
+    theirs, ours = (
+        sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in events if e["name"].startswith(prefix))
+        for prefix in ("ProfilerStep#", "distbench::step")
+    )
+    assert [name for *_, name in theirs] == [f"ProfilerStep#{i}" for i in range(len(ours))] != []
+    assert all(a <= begin and end <= b for (a, b, _), (begin, end, _) in zip(theirs, ours, strict=True))
 
 
 @pytest.mark.deep

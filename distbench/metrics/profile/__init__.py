@@ -67,6 +67,7 @@ class AttentionKernels(SharedResult):
 class _State:
     profiler: Any = None
     step: ExitStack = field(default_factory=ExitStack)
+    steps_begun: int = 0
     layers: Any = None
     """Hooks that mark the layers in the trace; None: the pass has none."""
     costs: Any = None
@@ -163,7 +164,12 @@ class Profile(Metric):
 
     def before_step(self, context: PassContext, state: _State) -> None:
         if state.profiler:
+            import torch.profiler
+
+            # other tools, such as HTA, find the steps of a trace by torch's own name
+            state.step.enter_context(torch.profiler.record_function(f"ProfilerStep#{state.steps_begun}"))
             state.step.enter_context(_record_function("step"))
+            state.steps_begun += 1
         if watched := state.layers or state.costs:
             state.step.enter_context(watched.one_step())
 
