@@ -41,21 +41,23 @@ def runs_table(folder: Path) -> Table:
     """Table of the runs in *folder* and below, newest first."""
     # before any run is read: a plug-in that can't be imported is no fault of the runs
     job_kinds()
-    rows = [_row(run, folder) for run in catalog.runs_below(folder)]
+    rows = [row for run in catalog.runs_below(folder) if (row := _row(run, folder))]
     rows += [_waiting_row(run, folder) for run in catalog.submitted_runs(folder)]
     rows.sort(key=lambda row: str(row.value("created")), reverse=True)
     title = f"{format_count(len(rows), 'run')} in {folder}"
     return Table(title, _CAPTION, _FIELDS, tuple(rows), tuple(_notes(rows)))
 
 
-def _row(run: Run, folder: Path) -> TableRow:
-    """Row of one run; of one that can't be read, only the facts from its folder."""
+def _row(run: Run, folder: Path) -> TableRow | None:
+    """Row of one run; of one that can't be read, only the facts from its folder; None if that is gone."""
     place: CellMapping = {"run": _name(run, folder), "folder": str(run.folder), "bytes": _size(run.folder)}
     try:
         with untrusted_records(str(run.folder)):
             info, found = run.info(), run.recorded_trials()
             answer, missing = read_recommendation(run.folder, found)
     except DistbenchError as error:
+        if not run.folder.exists():
+            return None
         return TableRow(
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
         )

@@ -102,21 +102,25 @@ def _trial_keys(run: Run) -> set[_TrialKey]:
     return {(record.key, record.started) for record in run.records()}
 
 
-def load_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun | str]:
-    """Load each of *runs* as a point of a history, or the reason why it can't be read."""
+def load_history_points(runs: Iterable[Run]) -> Iterator[tuple[Run, HistoryRun | str]]:
+    """Load each of *runs* as a point of a history, or the reason why it can't be read.
+
+    A run that disappears meanwhile is left out.
+    """
     for run in runs:
         try:
             with untrusted_records(str(run.folder)):
                 point = retry_eagerly(partial(_history_point, run))
         except DistbenchError as error:
-            yield str(error)
+            if run.folder.exists():
+                yield run, str(error)
         else:
-            yield point
+            yield run, point
 
 
 def readable_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun]:
     """Load those of *runs* that can be read, each as a point; warn about the others."""
-    for each in load_history_points(runs):
+    for _, each in load_history_points(runs):
         if isinstance(each, str):
             print_warning(f"skipping a run: {one_line(each)}")
         else:

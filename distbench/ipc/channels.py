@@ -49,7 +49,12 @@ CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
 SILENCE_TIMEOUT_S = 30.0
 """Silence after which an end counts as gone: both send something every second."""
 
-_CONNECT_TIMEOUT_S = _HANDSHAKE_TIMEOUT_S = 5.0
+HANDSHAKE_TIMEOUT_S = 5.0
+"""Time for both ends to authenticate each other."""
+
+_CONNECT_TIMEOUT_S = 5.0
+# a connection may wait at the controller behind others
+_AGENT_HANDSHAKE_TIMEOUT_S = 10.0
 _NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
 _MAX_MESSAGE_BYTES = 64 << 20
@@ -68,9 +73,10 @@ T = TypeVar("T", bound=int | _HasDescriptor)
 def wait_readable(sources: Iterable[T], seconds: float | None) -> list[T]:
     """Wait up to *seconds* for readable *sources* (descriptors or objects with one), and return those.
 
-    ``select`` takes no descriptor above 1,023, and a controller of many agents has some.
+    ``select`` takes no descriptor above 1,023, and a controller of many agents has some; ``epoll`` takes one
+    of its own, and none may be left.
     """
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:
         for source in sources:
             selector.register(source, selectors.EVENT_READ, source)
         return [key.data for key, _ in selector.select(seconds)]
@@ -88,14 +94,17 @@ def new_token() -> str:
 class AuthenticatedChannel:
     """One end of a connection whose other end has proved that it knows the token."""
 
-    def __init__(self, connection: socket.socket, token: str, role: bytes) -> None:
+    def __init__(
+        self, connection: socket.socket, token: str, role: bytes, seconds: float = HANDSHAKE_TIMEOUT_S
+    ) -> None:
         """Authenticate both ends of *connection*, which is closed if that fails.
 
         Args:
             role: Role of this end: ``CONTROLLER_ROLE`` or ``AGENT_ROLE``.
+            seconds: Time that it may take.
 
         Raises:
-            ChannelError: the other end does not know *token*, or is silent for 5 seconds.
+            ChannelError: the other end does not know *token*, or does not prove it in time.
         """
         self._socket, self._role = connection, role
         self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
@@ -108,7 +117,7 @@ class AuthenticatedChannel:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
-            self._key = self._handshake(token.encode())
+            self._key = self._handshake(token.encode(), time.monotonic() + seconds)
         except (OSError, ChannelError) as error:
             connection.close()
             raise ChannelError(f"no handshake: {error}") from error
@@ -211,9 +220,8 @@ class AuthenticatedChannel:
     def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:
         return _hmac(self._key, sender, struct.pack(">Q", number), data)
 
-    def _handshake(self, token: bytes) -> bytes:
-        """Authenticate both ends, and return the key of this connection."""
-        end = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+    def _handshake(self, token: bytes, end: float) -> bytes:
+        """Authenticate both ends before *end*, and return the key of this connection."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         if self._role == CONTROLLER_ROLE:
             self._socket.sendall(nonce)
@@ -253,7 +261,7 @@ def connect_to_controller(addresses: Sequence[str], token: str) -> Authenticated
         host, _, port = address.rpartition(":")
         try:
             connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
-            return AuthenticatedChannel(connection, token, AGENT_ROLE)
+            return AuthenticatedChannel(connection, token, AGENT_ROLE, _AGENT_HANDSHAKE_TIMEOUT_S)
         except (OSError, ChannelError) as error:
             failures.append(f"{address}: {error}")
     raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")

@@ -16,15 +16,10 @@ from typing import TypeVar
 
 import psutil
 
-from distbench.ipc.channels import (
-    CONTROLLER_ROLE,
-    SILENCE_TIMEOUT_S,
-    AuthenticatedChannel,
-    ChannelError,
-    wait_readable,
-)
+from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
 from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
 from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.listener import ChannelListener
 from distbench.ipc.messages import (
     FileChunk,
     FileFound,
@@ -228,9 +223,8 @@ class AgentListener:
         Raises:
             LaunchError: another process listens there.
         """
-        self._token = token
         try:
-            self._listener = socket.create_server(("", port), backlog=1024)
+            self._listener = ChannelListener(token, port, self._greet)
         except OSError as error:
             raise LaunchError(f"can't listen for agents on port {port}: {error.strerror}") from error
         self._connected: list[AgentConnection] = []
@@ -240,7 +234,7 @@ class AgentListener:
     @property
     def addresses(self) -> str:
         """All addresses of this host, with the port: each node finds out which it can reach."""
-        return ",".join(host_addresses(self._listener.getsockname()[1]))
+        return ",".join(host_addresses(self._listener.port))
 
     def accept_all(
         self, nodes: Sequence[Node], started: StartedAgents, seconds: float, is_cancelled: CancelCheck
@@ -254,11 +248,7 @@ class AgentListener:
         while len(self._connected) < len(nodes) and time.monotonic() < end and not is_cancelled():
             if why := started.failure():
                 break
-            if wait_readable([self._listener], _POLL_S):
-                # strangers may have taken all descriptors, or have disconnected
-                with suppress(OSError):
-                    connection = self._listener.accept()[0]
-                    threading.Thread(target=self._accept, args=[connection], daemon=True).start()
+            self._listener.accept_next()
         with self._lock:
             self._is_over, met = True, self._connected
         if len(met) >= len(nodes):
@@ -271,16 +261,16 @@ class AgentListener:
         """Stop listening."""
         self._listener.close()
 
-    def _accept(self, connection: socket.socket) -> None:
-        # connections that are no agents of this run are dropped, and not waited for
-        with suppress(ChannelError, LaunchError):
-            agent = AgentConnection(AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE))
+    def _greet(self, channel: AuthenticatedChannel) -> None:
+        agent = AgentConnection(channel)
+        # one that ends before it has said its name is not waited for
+        with suppress(LaunchError):
             agent.greet()
             with self._lock:
                 if not self._is_over:
                     self._connected.append(agent)
                     return
-            agent.close()
+        agent.close()
 
 
 def _missing_text(agents: Sequence[AgentConnection], nodes: Sequence[Node]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -253,27 +253,31 @@ class ClusterSession(LaunchSession):
         return ClusterBuild(placed, self._close_agents, spec)
 
     def _connect_agents(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> list[AgentConnection]:
-        nodes, (token, port) = self._cluster.node_list(), self._cluster.token_and_port()
-        listener = AgentListener(token, port)
-        environment = {
-            TOKEN_VARIABLE: token,
-            CONTROLLERS_VARIABLE: listener.addresses,
-            RUN_ID_VARIABLE: self._run_id,
-        }
-        log = spec.folder / "agents.log"
+        nodes, log = self._cluster.node_list(), spec.folder / "agents.log"
         try:
-            self._started = self._cluster.start_agents(nodes, environment, log)
-            agents = listener.accept_all(nodes, self._started, self._cluster.start_timeout, is_cancelled)
+            agents = self._start_agents(nodes, log, is_cancelled)
         except LaunchError as error:
             if is_cancelled():
                 raise
             tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
-            raise NodesUnavailableError(f"{error}; {log} ends with:\n{tail}") from error
-        finally:
-            listener.close()
+            ending = f"; {log} ends with:\n{tail}" if tail else ""
+            raise NodesUnavailableError(f"{error}{ending}") from error
         for agent in agents:
             agent.log = log
         return agents
+
+    def _start_agents(
+        self, nodes: Sequence[Node], log: Path, is_cancelled: CancelCheck
+    ) -> list[AgentConnection]:
+        token, port = self._cluster.token_and_port()
+        with closing(AgentListener(token, port)) as listener:
+            environment = {
+                TOKEN_VARIABLE: token,
+                CONTROLLERS_VARIABLE: listener.addresses,
+                RUN_ID_VARIABLE: self._run_id,
+            }
+            self._started = self._cluster.start_agents(nodes, environment, log)
+            return listener.accept_all(nodes, self._started, self._cluster.start_timeout, is_cancelled)
 
     def _check_alike(self) -> None:
         """Check that the nodes are alike.

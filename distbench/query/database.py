@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import UsageError, did_you_mean
@@ -20,6 +20,8 @@ _QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
 """Kinds of statement that only read, in DuckDB's terms; a pivot is several."""
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Database:
     """Tables of some runs."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Read *runs*.
+        """Read *runs*; of several, those that disappear meanwhile are left out.
 
         Raises:
             UsageError: one is no folder of a run.
@@ -52,10 +54,10 @@ class Database:
             "temp_directory": "",
         }
         self._database = duckdb.connect(":memory:", config=settings)
-        self._runs = list(runs)
-        loading = RunLoader()
+        loading, self._runs = RunLoader(), list(runs)
+        self._may_lack_runs = len(self._runs) > 1
         for run in self._runs:
-            loading.add_run(run)
+            _unless_gone(loading.add_run, run, self._may_lack_runs)
         loading.create_tables(self._database)
         self._described, self._documented = loading.described, loading.documented
         self.damaged = loading.damaged
@@ -109,7 +111,8 @@ class Database:
         wanted = (names & self._views.keys()) - self._filled
         if not wanted:
             return
-        analysed = [RunAnalysis.read(run) for run in self._runs]
+        found = [_unless_gone(RunAnalysis.read, run, self._may_lack_runs) for run in self._runs]
+        analysed = [run for run in found if run]
         for name in wanted:
             view = all_views()[name.removeprefix(VIEW_PREFIX)]
             rows = [row for run in analysed for row in view_rows(run, view)]
@@ -149,3 +152,17 @@ class Database:
             return {name.lower() for name in self._database.get_table_names(sql)}
         except duckdb.Error:
             return set()
+
+
+def _unless_gone(read: Callable[[Run], T], run: Run, may_be_gone: bool) -> T | None:
+    """Call *read* with *run*; None if its folder has disappeared.
+
+    Raises:
+        UsageError: it can't be read, or has disappeared and *may_be_gone* is false.
+    """
+    try:
+        return read(run)
+    except UsageError:
+        if run.folder.exists() or not may_be_gone:
+            raise
+        return None

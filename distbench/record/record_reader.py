@@ -7,6 +7,7 @@ by hand. Or distbench misreads its own: the two look alike, so ``untrusted_recor
 from __future__ import annotations
 
 import dataclasses
+import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -126,7 +127,7 @@ def retry_eagerly(read: Callable[[], T]) -> T:
 def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
     """Read the folders *trials* of the run in the folder *run*.
 
-    Folders whose record can't be read are listed as damaged.
+    Folders whose record can't be read are listed as damaged; those that disappear meanwhile are left out.
     """
     contents, shelf = RunContents(), BatchReaders()
     for folder in trials:
@@ -136,6 +137,8 @@ def read_contents(run: Path, trials: Iterable[Path]) -> RunContents:
                 data_files.load_all(stored.record)
             contents.stored.append(stored)
         except RecordError as error:
+            if not os.path.lexists(folder):
+                continue
             # messages name files relative to the run
             problem = str(error).replace(f"{run}/", "")
             trial = folder.relative_to(run).as_posix()

@@ -35,7 +35,7 @@ def describe_run(run: Run, contents: RunContents) -> RunInfo:
     except RecordFormatError:
         raise
     except RecordError as error:
-        if not contents.stored:
+        if not contents.stored or not run.folder.exists():
             raise
         contents.damaged.insert(0, DamagedTrial(RUN_FILE, str(error).replace(f"{run.folder}/", "")))
         return _info_from_records(run.folder, contents.records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ from distbench.record.lock import LOCK_FILE
 from distbench.record.progress import PROGRESS_FILE
 from distbench.record.record_reader import RECORD_FILE, DamagedTrial
 from distbench.record.run_folder import RUN_FILE, SUBMISSION_FOLDER, Run
-from distbench.system.files import infrastructure_errors
+from distbench.system.files import folders, infrastructure_errors
 
 FileState = Literal["sound", "damaged", "missing", "foreign", "unverified"]
 
@@ -78,7 +79,7 @@ class RunCheck:
 
 
 def verify_run(run: Run) -> RunCheck:
-    """Read all files of *run*, down to the last sample.
+    """Read all files of *run*, down to the last sample; a trial that disappears meanwhile is left out.
 
     Raises:
         UsageError: this is not the folder of a run.
@@ -86,6 +87,8 @@ def verify_run(run: Run) -> RunCheck:
     info, found, damaged = _check_run_file(run), [], []
     for folder in _trial_folders(run.folder):
         of_trial = list(_check_trial(folder))
+        if not folder.is_dir():
+            continue
         name = folder.relative_to(run.folder).as_posix()
         found += [FileCheck(f"{name}/{each.file}", each.state, each.problem) for each in of_trial]
         if unreadable := [each for each in of_trial if _is_unreadable(each)]:
@@ -119,10 +122,11 @@ def _check_other_files(root: Path) -> Iterator[FileCheck]:
     for name, problem in _OPTIONAL_FILES.items():
         if not os.path.lexists(root / name):
             yield FileCheck(name, "missing", problem)
-    for entry in sorted(root.iterdir()):
+    for entry in map(root.joinpath, _entry_names(root)):
         if entry.name in of_kinds:
-            yield from (_foreign(root, each) for each in sorted(entry.glob("*")) if not each.is_dir())
-            yield from (_foreign(root, each) for each in sorted(entry.glob("*/*")) if not each.is_dir())
+            for folder in (entry, *folders(entry)):
+                places = (folder / name for name in _entry_names(folder))
+                yield from (_foreign(root, place) for place in places if not place.is_dir())
         elif entry.name in _KNOWN_NAMES:
             yield FileCheck(entry.name, "unverified")
         elif entry.name != RUN_FILE:
@@ -135,12 +139,20 @@ def _foreign(root: Path, entry: Path) -> FileCheck:
 
 def _trial_folders(root: Path) -> Iterator[Path]:
     for kind in job_kinds():
-        yield from (folder for folder in sorted(root.glob(f"{kind.folder}/*/*")) if folder.is_dir())
+        for case in folders(root / kind.folder):
+            yield from folders(case)
+
+
+def _entry_names(folder: Path) -> list[str]:
+    """Names in *folder*, sorted; none if it disappears meanwhile."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(entry.name for entry in folder.iterdir())
+    return []
 
 
 def _check_trial(folder: Path) -> Iterator[FileCheck]:
     """Check the record of a trial, the files that it names, and the other files."""
-    record, present = folder / RECORD_FILE, {entry.name for entry in folder.iterdir()}
+    record, present = folder / RECORD_FILE, set(_entry_names(folder))
     found = list(_check_record(record)) if RECORD_FILE in present else []
     if not found and _TRIAL_FILE in present:
         found = [FileCheck(RECORD_FILE, "missing", "the trial has not ended")]

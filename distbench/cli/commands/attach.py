@@ -29,6 +29,7 @@ def attach(
     from distbench.run.interruption import raise_on_termination
 
     run = catalog.find_run(name, out)
+    _check_launcher(run)
     if cancel:
         _cancel(run)
     try:
@@ -37,6 +38,24 @@ def attach(
     except KeyboardInterrupt:
         print_note(detach_text(run.folder))
         return EXIT_INTERRUPTED
+
+
+def _check_launcher(run: Run) -> None:
+    """Check that the job of *run* can be followed without code that its folder names.
+
+    Raises:
+        UsageError: it can't.
+    """
+    from distbench.core import registry
+    from distbench.core.text import one_line
+    from distbench.record import submission
+
+    handed = submission.read_submitted_job(run.folder)
+    if handed and handed.launcher not in registry.built_in_plugins("launchers"):
+        raise UsageError(
+            f"{run.folder}: submitted to the launcher {one_line(handed.launcher)}, which is a plug-in; "
+            "distbench attach runs no plug-in that a run names, so use the commands of its engine"
+        )
 
 
 def _cancel(run: Run) -> None:

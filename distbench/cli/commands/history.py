@@ -148,7 +148,7 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     )
     for line in lines:
         print_warning(_user_path(line, places))
-    for run, point in zip(found, load_history_points(found), strict=True):
+    for run, point in load_history_points(found):
         if isinstance(point, str):
             skipped.append(_user_path(point, places))
         else:

@@ -6,14 +6,14 @@ start on request. They end when the controller says so, or is gone.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from distbench.ipc.channels import CONTROLLER_ROLE, SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
+from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
+from distbench.ipc.listener import ChannelListener
 from distbench.ipc.messages import EndRun, JoinRefused, JoinRun, StartAgent
 from distbench.launchers.agents import host_addresses
 from distbench.launchers.base import LaunchError
@@ -44,12 +44,12 @@ class NodeLeaders:
         self._problem = ""
         self._lock = threading.Lock()
         self._is_closed = False
-        self._listener = socket.create_server(("", port), backlog=1024)
+        self._listener = ChannelListener(token, port, self._serve)
         threading.Thread(target=self._accept_all, daemon=True).start()
 
     def address(self) -> ControllerAddress:
         """Address at which it listens."""
-        return ControllerAddress(host_addresses(self._listener.getsockname()[1]), self._token)
+        return ControllerAddress(host_addresses(self._listener.port), self._token)
 
     def own_address(self) -> str:
         """Address at which other nodes reach this host; empty: none has connected yet."""
@@ -80,9 +80,6 @@ class NodeLeaders:
         with self._lock:
             self._is_closed = True
             channels = list(self._channels.values())
-        # wakes the thread that accepts
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for channel in channels:
             channel.send(EndRun())
@@ -90,14 +87,10 @@ class NodeLeaders:
 
     def _accept_all(self) -> None:
         while not self._is_closed:
-            with suppress(OSError):
-                connection = self._listener.accept()[0]
-                threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+            self._listener.accept_next()
 
-    def _serve(self, connection: socket.socket) -> None:
-        # strangers are dropped
+    def _serve(self, channel: AuthenticatedChannel) -> None:
         with suppress(ChannelError):
-            channel = AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE)
             place = self._place_of(channel)
             if place is None:
                 return

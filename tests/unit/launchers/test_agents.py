@@ -455,6 +455,26 @@ def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(tmp_pa
     soon(cluster.nobody_left, "processes were left")
 
 
+class FixedPort(Known):
+    """A launcher whose agents are told a port in advance."""
+
+    port = 0
+
+    def token_and_port(self) -> tuple[str, int]:
+        return SECRET, self.port
+
+
+def test_a_port_that_is_taken_is_no_result_of_a_trial(tmp_path, chore):
+    with socket.create_server(("", 0)) as taken:
+        FixedPort.port = taken.getsockname()[1]
+        launcher = FixedPort(hosts=["near:1"], shell=HERE)
+        with (
+            closing(launcher.open_session("taken")) as site,
+            pytest.raises(NodesUnavailableError, match=rf"can't listen for agents on port {FixedPort.port}"),
+        ):
+            site.launch(launch_of(tmp_path, "true"))
+
+
 def single_rank_shell(*hidden: Path, before: str = "") -> list[str]:
     """A remote shell in which far sees folders of its own in the place of those *hidden*."""
     mounts = "".join(f"mount -t tmpfs none {folder}; " for folder in hidden)

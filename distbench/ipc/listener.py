@@ -1,0 +1,83 @@
+"""Listener for connections whose other end has to prove that it knows the token.
+
+Anybody may connect. So only some handshakes run at a time, the next comers wait in the kernel's queue, and a
+crowd gets less time than a few: strangers that say nothing neither take all descriptors nor hold up agents.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from distbench.ipc.channels import CONTROLLER_ROLE, HANDSHAKE_TIMEOUT_S, AuthenticatedChannel, ChannelError
+
+_MAX_HANDSHAKES = 64
+_CROWD = 16
+# a queue of 1,024 strangers is through before an agent at its end gives up
+_CROWD_TIMEOUT_S = 0.25
+_POLL_S = 0.25
+
+
+class ChannelListener:
+    """Accepts connections at a port, and authenticates each in a thread of its own."""
+
+    def __init__(self, token: str, port: int, serve: Callable[[AuthenticatedChannel], None]) -> None:
+        """Listen.
+
+        Args:
+            port: Port to listen on; 0: any that is free.
+            serve: Called with each authenticated channel, in its thread.
+
+        Raises:
+            OSError: another process listens there.
+        """
+        self._token, self._serve = token, serve
+        self._listener = socket.create_server(("", port), backlog=1024)
+        self._listener.settimeout(_POLL_S)
+        self._handshakes = 0
+        self._changed = threading.Condition()
+
+    @property
+    def port(self) -> int:
+        """Port at which it listens."""
+        return int(self._listener.getsockname()[1])
+
+    def accept_next(self) -> None:
+        """Wait up to a quarter of a second for the next connection, and begin its handshake."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._handshakes < _MAX_HANDSHAKES, _POLL_S):
+                return
+        try:
+            connection = self._listener.accept()[0]
+        except TimeoutError:
+            return
+        except OSError:
+            # no descriptor is left, and the next try would fail at once; or the other end has left
+            time.sleep(_POLL_S)
+            return
+        with self._changed:
+            self._handshakes += 1
+            seconds = HANDSHAKE_TIMEOUT_S if self._handshakes <= _CROWD else _CROWD_TIMEOUT_S
+        threading.Thread(target=self._authenticate, args=[connection, seconds], daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        # wakes a thread that accepts
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _authenticate(self, connection: socket.socket, seconds: float) -> None:
+        try:
+            channel = AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE, seconds)
+        except ChannelError:
+            # a stranger
+            return
+        finally:
+            with self._changed:
+                self._handshakes -= 1
+                self._changed.notify()
+        self._serve(channel)
