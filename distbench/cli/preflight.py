@@ -20,7 +20,7 @@ from distbench.suite import Suite
 from distbench.system.cache import cache_folder, temporary_cache_text
 from distbench.system.cpus import core_count
 from distbench.system.host_state import inspect_host
-from distbench.system.machine import unsupported_gpu_text
+from distbench.system.machine import unchecked_gpus_text, unsupported_gpu_text
 
 _SLOW_GPU_VARIABLES = {
     "CUDA_LAUNCH_BLOCKING": "the host waits for each kernel, so no time is representative",
@@ -41,6 +41,8 @@ def warn_before_run(execution: RunExecution, observer: Observer) -> None:
     on_gpus = any(planned.case.device == "cuda" for planned in execution.plan.cases)
     for warning in slow_gpu_variables(os.environ) if on_gpus else []:
         observer.note(f"warning: {warning}")
+    if on_gpus and (why := unchecked_gpus_text()):
+        observer.note(f"note: {why}")
     if not on_gpus and (why := unsupported_gpu_text()):
         observer.note(f"note: {why}; ranks compute on the CPU")
 

@@ -145,6 +145,8 @@ class NodeFacts(Message):
     distbench: str = ""
     """Digest of distbench's code on the node."""
     visible_gpus: int = 0
+    gpu_error: str = ""
+    """Error of the driver that hides its GPUs; empty: there is none."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Facts of the node by ``machine_facts``."""
 

@@ -320,9 +320,12 @@ def send_inputs(spec: LaunchSpec, agents: Sequence[AgentConnection], is_cancelle
     """Send the files that *spec* reads to the copy of the run's folder on each of *agents*.
 
     Raises:
-        LaunchError: an agent is lost, or the launch was cancelled.
+        LaunchError: an agent is lost or asks for another file, or the launch was cancelled.
         OSError: a file can't be read here.
     """
+    if not agents:
+        # the digests of large weights take minutes
+        return
     root = spec.base_folder
     files = {
         file.relative_to(root).as_posix(): file
@@ -334,6 +337,11 @@ def send_inputs(spec: LaunchSpec, agents: Sequence[AgentConnection], is_cancelle
         agent.receive_files_into(root)
         agent.send(offer)
         missing = agent.wait_for(MissingFiles, seconds=_DIGEST_TIMEOUT_S, may_fail=True)
+        if unknown := sorted(set(missing.names) - files.keys()):
+            raise LaunchError(
+                f"{agent.name} asks for {unknown[0]}, which was not offered; use the same distbench on all "
+                "nodes"
+            )
         for name in missing.names:
             for chunk in file_chunks(files[name], name):
                 agent.send(chunk)

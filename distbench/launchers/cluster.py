@@ -88,10 +88,10 @@ class ClusterLauncher(Launcher):
 
     def machine(self, device: str) -> Machine:
         nodes = self.node_list()
-        here, gpus = detect_machine(device), self.gpus_per_node()
-        if gpus is not None:
-            wanted: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
-            here = replace(here, device=wanted)
+        gpus = self.gpus_per_node()
+        if gpus is not None and device == "auto":
+            device = "cuda" if gpus else "cpu"
+        here = detect_machine(device)
         slots = (
             0 if here.device == "cuda" and gpus == 0 else sum(node.slots_on(here.device) for node in nodes)
         )
@@ -299,8 +299,9 @@ class ClusterSession(LaunchSession):
         for agent, node in zip(self._agents, self._cluster.node_list(), strict=True):
             wanted, shown = node.slots_on(spec.device), agent.node.visible_gpus
             if spec.device == "cuda" and shown < wanted:
+                told = f" ({agent.node.gpu_error})" if agent.node.gpu_error else ""
                 raise NodesUnavailableError(
-                    f"{agent.name} has {shown} visible GPUs, but the launcher assigns it {wanted} "
+                    f"{agent.name} has {shown} visible GPUs{told}, but the launcher assigns it {wanted} "
                     "ranks; assign fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use "
                     "device: cpu"
                 )

@@ -25,7 +25,7 @@ from distbench.launchers.nodes import (
     forwarded_environment,
 )
 from distbench.system.cpus import core_count
-from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
+from distbench.system.machine import RUN_ID_VARIABLE, visible_gpu_count
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ class Mpi(ClusterLauncher):
 
     def node_list(self) -> Sequence[Node]:
         count = self.nnodes or len(self.hosts) or self._allocated_hosts()
-        return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * count
+        return [
+            Node("", self.slots or visible_gpu_count() or core_count(), self.slots or core_count())
+        ] * count
 
     def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
         step = AgentProcesses("launcher.mpi.mpirun", log)

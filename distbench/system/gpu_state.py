@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from distbench.system.visible_gpus import NO_GPU_ERRORS
+
 # nvml.h, nvmlClocksEventReasons: the clocks are lowered to save the hardware
 _THROTTLE_REASONS = 0x08 | 0x20 | 0x40 | 0x80  # HwSlowdown, SwThermal, HwThermal, HwPowerBrake
 # nvml.h, NVML_NVLINK_MAX_LINKS
 _MAX_NVLINKS = 18
-# errors of a host without a GPU that torch could use
-_NO_DRIVER = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def inspect_gpus(nvml: Any) -> tuple[list[GpuState], str]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return [], "" if type(error).__name__ in _NO_DRIVER else f"NVML: {error}"
+        return [], "" if type(error).__name__ in NO_GPU_ERRORS else f"NVML: {error}"
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         return [_state(nvml, handle) for handle in handles], ""

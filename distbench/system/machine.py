@@ -11,21 +11,21 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from distbench.core.case import Device
+from distbench.core.errors import InfrastructureError
 from distbench.core.machine import Machine
 from distbench.system import cgroup_memory
 from distbench.system.cache import cache_folder
 from distbench.system.cpus import core_count, cpu_quota
 from distbench.system.gpu_limits import gpu_facts
+from distbench.system.visible_gpus import VisibleGpus, find_visible_gpus
 
 RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
 """Environment variable that every process of a run carries."""
-
-T = TypeVar("T")
 
 CUPY_DISTRIBUTIONS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 """Distributions of cupy, by CUDA version."""
@@ -78,18 +78,25 @@ _ROCM_DEVICE = Path("/dev/kfd")
 
 
 def detect_machine(device: str = "auto") -> Machine:
-    """Detect this machine, for a suite whose ``device`` is *device* (auto, cpu or cuda)."""
-    gpus = visible_gpu_count()
-    chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus) else "cpu"
+    """Detect this machine, for a suite whose ``device`` is *device* (auto, cpu or cuda).
+
+    Raises:
+        InfrastructureError: *device* is not cpu, and the GPUs that there may be can't be used.
+    """
+    gpus = _visible_gpus()
+    if gpus.error and device != "cpu":
+        raise InfrastructureError(gpus.error, "see what nvidia-smi says, or use device: cpu")
+    chosen: Device = "cuda" if device == "cuda" or (device == "auto" and gpus.count) else "cpu"
+    on_gpus = chosen == "cuda"
     return Machine(
         device=chosen,
-        devices=gpus if chosen == "cuda" else core_count(),
+        devices=gpus.count if on_gpus else core_count(),
         packages=package_versions(),
         has_libaio=ctypes.util.find_library("aio") is not None,
         has_compiler=cxx_compiler() is not None,
         has_ninja=shutil.which("ninja", path=search_path()) is not None,
-        device_memory=min(_gpu_memory(), default=None) if chosen == "cuda" else None,
-        compute_capability=min(_capabilities(), default=None) if chosen == "cuda" else None,
+        device_memory=min(gpus.memory, default=None) if on_gpus else None,
+        compute_capability=min(gpus.capabilities, default=None) if on_gpus else None,
         cores=core_count(),
         memory=available_memory(),
     )
@@ -111,19 +118,25 @@ def available_memory() -> int:
 
 def visible_gpu_count() -> int:
     """Number of CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    total = len(_gpu_names())
-    if visible is None or total == 0:
-        return total
-    entries = [part.strip() for part in visible.split(",")]
-    invalid = [entry in ("", "-1") or (entry.isdigit() and int(entry) >= total) for entry in entries]
-    # CUDA ends its list at the first invalid entry
-    return [*invalid, True].index(True)
+    return _visible_gpus().count
+
+
+def gpu_error() -> str:
+    """Error of the driver that hides the GPUs of this machine; empty: there is none."""
+    return _visible_gpus().error
+
+
+def unchecked_gpus_text() -> str:
+    """Reason why no case can be refused for the memory or compute capability of its GPUs; otherwise empty."""
+    why = _visible_gpus().unknown
+    return f"{why}; cases are not checked against memory and compute capability of the GPUs" if why else ""
 
 
 def unsupported_gpu_text(rocm_device: Path = _ROCM_DEVICE) -> str:
     """Reason why ranks can't use GPUs that this machine seems to have; otherwise empty."""
-    return "AMD GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _gpu_names() else ""
+    return (
+        "AMD GPUs (ROCm) are not supported yet" if rocm_device.exists() and not _visible_gpus().names else ""
+    )
 
 
 def gpu_index(uuid: str) -> int | None:
@@ -184,8 +197,8 @@ def machine_facts() -> dict[str, Any]:
         "cpu_cores": core_count(),
         **({} if (quota := cpu_quota()) is None else {"cpu_quota": quota}),
         "memory_bytes": _total_memory(),
-        "gpus": list(_gpu_names()),
-        "gpu_memory_bytes": _gpu_memory(),
+        "gpus": list(_visible_gpus().names),
+        "gpu_memory_bytes": list(_visible_gpus().memory),
         "gpu_driver": _gpu_driver(),
         **_gpu_facts(),
         "packages": package_versions(),
@@ -210,48 +223,18 @@ def _total_memory() -> int:
 
 
 @functools.cache
-def _gpu_names() -> tuple[str, ...]:
+def _visible_gpus() -> VisibleGpus:
+    # the import takes milliseconds, which a process that only imports this module need not spend
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(pynvml.nvmlDeviceGetName(handle) for handle in handles)
-    except pynvml.NVMLError:
-        # no working driver: treated as a machine without GPUs
-        return ()
-
-
-def _gpu_memory() -> list[int]:
-    """Bytes of each GPU, in the order of their names; empty: not all of them report it."""
-    return _of_each_gpu(lambda nvml, handle: int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
-
-
-def _capabilities() -> list[float]:
-    """Compute capability of each GPU, in the order of their names; empty: not all of them report it."""
-
-    def capability(nvml: Any, handle: Any) -> float:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return float(f"{major}.{minor}")
-
-    return _of_each_gpu(capability)
-
-
-def _of_each_gpu(ask: Callable[[Any, Any], T]) -> list[T]:
-    import pynvml
-
-    try:
-        return [ask(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(len(_gpu_names()))]
-    except pynvml.NVMLError:
-        # GPUs that share the memory of the host report that they don't support the query
-        return []
+    return find_visible_gpus(pynvml, os.environ)
 
 
 def _gpu_driver() -> str | None:
     import pynvml
 
     try:
-        return pynvml.nvmlSystemGetDriverVersion() if _gpu_names() else None
+        return pynvml.nvmlSystemGetDriverVersion() if _visible_gpus().names else None
     except pynvml.NVMLError:
         return None
 
@@ -259,7 +242,7 @@ def _gpu_driver() -> str | None:
 def _gpu_facts() -> dict[str, Any]:
     import pynvml
 
-    return gpu_facts(pynvml) if _gpu_names() else {}
+    return gpu_facts(pynvml) if _visible_gpus().names else {}
 
 
 @functools.cache

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, sync_playwright
 
 from distbench.analysis.run import RunAnalysis
 from distbench.record import Record
 from distbench.report import page
 from support.records import case, failed, info, measured
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page, Request
 
 HOSTILE = (
     "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -25,6 +27,9 @@ HOSTILE = (
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     assert found, "these tests need Chromium: apt-get install -y chromium"
+    # other tests, which conftest gives this module to, run where it is not installed
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started

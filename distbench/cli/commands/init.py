@@ -101,12 +101,14 @@ def _prompt(key: str) -> str:
 
 
 def _to_answers(said: dict[str, str]) -> SuiteAnswers:
-    from distbench.system.machine import detect_machine
+    from distbench.system.machine import visible_gpu_count
 
     for key, check in _CHECKS.items():
         check(said[key])
     (goal,) = (goal for goal in SUITE_GOALS if goal == said["goal"])
-    return SuiteAnswers(said["model"], _devices(said["devices"]), goal, detect_machine("auto").device)
+    return SuiteAnswers(
+        said["model"], _devices(said["devices"]), goal, "cuda" if visible_gpu_count() else "cpu"
+    )
 
 
 def _devices(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from distbench.ipc.channels import TOKEN_VARIABLE
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
 from distbench.system.cpus import core_count
-from distbench.system.machine import detect_machine, install_hint, is_installed
+from distbench.system.machine import install_hint, is_installed, visible_gpu_count
 
 _DRIVER = "distbench.launchers.spark.driver"
 
@@ -54,7 +54,9 @@ class Spark(ClusterLauncher):
         return None
 
     def node_list(self) -> Sequence[Node]:
-        return [Node("", self.slots or detect_machine().devices, self.slots or core_count())] * self.nnodes
+        return [
+            Node("", self.slots or visible_gpu_count() or core_count(), self.slots or core_count())
+        ] * self.nnodes
 
     def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
         driver = AgentProcesses("launcher.spark", log)

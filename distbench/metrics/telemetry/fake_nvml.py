@@ -20,6 +20,14 @@ class NVMLError_NotSupported(NVMLError):
     """The device does not support the call."""
 
 
+class NVMLError_LibraryNotFound(NVMLError):
+    """There is no driver."""
+
+
+class NVMLError_DriverNotLoaded(NVMLError):
+    """The driver is not loaded."""
+
+
 class NVMLError_FunctionNotFound(NVMLError):
     """The driver is older than the function."""
 
@@ -38,6 +46,12 @@ class FakeGpu:
     sm_clock_mhz: int | None = 1_755
     temperature_c: int | None = 64
     memory_used: int | None = 30 << 30
+    memory_total: int | None = 80 << 30
+    """Bytes; None: not supported, as where it shares the memory of the host."""
+    capability: tuple[int, int] = (9, 0)
+    """Major and minor compute capability."""
+    lost: bool = False
+    """True if it has fallen off the bus."""
     reasons: int | None = 0
     """Bits of nvmlClocksEventReasons."""
     processes: dict[int, int | None] = field(default_factory=dict)
@@ -70,10 +84,12 @@ class FakeNvml:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVMLError = NVMLError
+    NVMLError_LibraryNotFound = NVMLError_LibraryNotFound
+    NVMLError_DriverNotLoaded = NVMLError_DriverNotLoaded
     NVMLError_NotSupported = NVMLError_NotSupported
     NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
 
-    def __init__(self, *gpus: FakeGpu, init_error: str = "", old_driver: bool = False) -> None:
+    def __init__(self, *gpus: FakeGpu, init_error: str | Exception = "", old_driver: bool = False) -> None:
         """Make nvmlInit fail with *init_error*, or provide only the older names (*old_driver*)."""
         self._gpus, self._init_error, self._old_driver = gpus, init_error, old_driver
         self._began = time.monotonic()
@@ -82,7 +98,8 @@ class FakeNvml:
 
     def nvmlInit(self) -> None:
         if self._init_error:
-            raise NVMLError(self._init_error)
+            error = self._init_error
+            raise NVMLError(error) if isinstance(error, str) else error
         self.opened += 1
 
     def nvmlShutdown(self) -> None:
@@ -92,6 +109,8 @@ class FakeNvml:
         return len(self._gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        if self._gpus[index].lost:
+            raise NVMLError("GPU is lost")
         return self._gpus[index]
 
     def nvmlDeviceGetName(self, handle: FakeGpu) -> str:
@@ -117,7 +136,10 @@ class FakeNvml:
         return _supported(handle.temperature_c if sensor == self.NVML_TEMPERATURE_GPU else None)
 
     def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu) -> Any:
-        return SimpleNamespace(used=_supported(handle.memory_used), total=80 << 30)
+        return SimpleNamespace(used=_supported(handle.memory_used), total=_supported(handle.memory_total))
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: FakeGpu) -> tuple[int, int]:
+        return handle.capability
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeGpu) -> int:
         if self._old_driver:

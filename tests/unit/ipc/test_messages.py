@@ -63,7 +63,7 @@ LAUNCH = LaunchSpec(
         RankStates(((0, "R"), (3, "T"))),
         RankProgress(((1, ProgressMark("time", 3, 7)),)),
         BuildEvents((BuildEvent("weights", ended=True, notes=["drawn"]),)),
-        NodeFacts("far", "10.0.0.2", "abc", 8, {"cpu": "fast", "gpus": ["H200"]}),
+        NodeFacts("far", "10.0.0.2", "abc", 8, "NVML: Unknown Error", {"cpu": "fast", "gpus": ["H200"]}),
         SampledRows("power", ({"at": 1.5, "watts": None},)),
         FileChunk("rank0.json", 3, "digest", b'{"type":\n"StopLaunch"}'),
         FileChunk("empty", 0),
