@@ -40,7 +40,7 @@ NODE_VARIABLE = "DISTBENCH_NODE"
 PATIENCE_VARIABLE = "DISTBENCH_PATIENCE_S"
 """Environment variable with the seconds that an agent tries to reach a controller, also a lost one.
 
-Without it an agent tries each address once, and ends with its connection.
+Without it an agent tries again only where a handshake has failed, and ends with its connection.
 """
 
 CONTROLLER_ROLE, AGENT_ROLE = b"controller", b"agent"
@@ -86,6 +86,10 @@ class ChannelError(Exception):
     """The other end does not know the token, or is gone."""
 
 
+class HandshakeError(ChannelError):
+    """The other end has taken the connection, but not proved in time that it knows the token."""
+
+
 def new_token() -> str:
     """Token of a run: 256 random bits, as hexadecimal digits."""
     return secrets.token_hex(32)
@@ -104,7 +108,7 @@ class AuthenticatedChannel:
             seconds: Time that it may take.
 
         Raises:
-            ChannelError: the other end does not know *token*, or does not prove it in time.
+            HandshakeError: the other end does not know *token*, or does not prove it in time.
         """
         self._socket, self._role = connection, role
         self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
@@ -120,7 +124,7 @@ class AuthenticatedChannel:
             self._key = self._handshake(token.encode(), time.monotonic() + seconds)
         except (OSError, ChannelError) as error:
             connection.close()
-            raise ChannelError(f"no handshake: {error}") from error
+            raise HandshakeError(f"no handshake: {error}") from error
         # an end that does not read must not block the one that writes
         connection.settimeout(_USER_TIMEOUT_MS / 1000)
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
@@ -254,9 +258,10 @@ def connect_to_controller(addresses: Sequence[str], token: str) -> Authenticated
     """Connect as an agent to the first of *addresses* (``host:port``) where the controller answers.
 
     Raises:
-        ChannelError: none of them can be reached, or the other end does not know *token*.
+        HandshakeError: one of them takes connections, and its end does not know *token*, or was too slow.
+        ChannelError: none of them can be reached.
     """
-    failures = []
+    failures, kind = [], ChannelError
     for address in addresses:
         host, _, port = address.rpartition(":")
         try:
@@ -264,7 +269,8 @@ def connect_to_controller(addresses: Sequence[str], token: str) -> Authenticated
             return AuthenticatedChannel(connection, token, AGENT_ROLE, _AGENT_HANDSHAKE_TIMEOUT_S)
         except (OSError, ChannelError) as error:
             failures.append(f"{address}: {error}")
-    raise ChannelError(f"can't reach the controller: {'; '.join(failures)}")
+            kind = HandshakeError if isinstance(error, HandshakeError) else kind
+    raise kind(f"can't reach the controller: {'; '.join(failures)}")
 
 
 class LocalChannel:

@@ -30,6 +30,7 @@ from distbench.ipc.channels import (
     TOKEN_VARIABLE,
     AuthenticatedChannel,
     ChannelError,
+    HandshakeError,
     connect_to_controller,
 )
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec
@@ -67,6 +68,8 @@ from distbench.worker.node import NodeSamplers, interface_with_address, node_fac
 from distbench.worker.remote_files import MirroredTrial, RunMirror
 
 _RETRY_S = 1.0
+# a link that loses packets, or a crowd at the controller's port, may cost some handshakes
+_HANDSHAKES_S = 30.0
 _POLL_S = 0.25
 
 
@@ -100,13 +103,15 @@ def run_agent(parent: int | None = None) -> None:
         is_over = agent.run_ended or not patience_s
 
 
-def _connect_with_retry(addresses: list[str], token: str, timeout_s: float) -> AuthenticatedChannel:
-    end = time.monotonic() + timeout_s
+def _connect_with_retry(addresses: list[str], token: str, patience_s: float) -> AuthenticatedChannel:
+    """Connect to the controller: within *patience_s*, and at least as long as one end takes connections."""
+    began = time.monotonic()
     while True:
         try:
             return connect_to_controller(addresses, token)
-        except ChannelError:
-            if time.monotonic() > end:
+        except ChannelError as error:
+            limit_s = max(patience_s, _HANDSHAKES_S if isinstance(error, HandshakeError) else 0)
+            if time.monotonic() - began >= limit_s:
                 raise
         time.sleep(_RETRY_S)
 

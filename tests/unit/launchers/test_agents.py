@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -393,6 +394,30 @@ def test_a_patient_agent_finds_a_controller_that_comes_late_and_comes_again_unti
             met.send(request)
         met.close()
     assert agent.wait(20) == 0
+
+
+def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends():
+    token = new_token()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        told = {
+            TOKEN_VARIABLE: token,
+            CONTROLLERS_VARIABLE: f"127.0.0.1:{listener.getsockname()[1]}",
+            RUN_ID_VARIABLE: "lossy",
+        }
+        command = [sys.executable, *AGENT_ARGUMENTS]
+        agent = psutil.Popen(command, env={**os.environ, **told})
+        for _ in range(2):
+            listener.accept()[0].close()
+        met = AgentConnection(AuthenticatedChannel(listener.accept()[0], token, CONTROLLER_ROLE))
+        met.greet()
+        met.close()
+        assert agent.wait(20) == 0
+    # nobody listens any more: no second try, which would outlast the limit
+    done = subprocess.run(
+        command, env={**os.environ, **told}, capture_output=True, text=True, timeout=25, check=False
+    )
+    assert done.returncode != 0 and "Connection refused" in done.stderr
 
 
 def kill_agent(cluster: AgentSite, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
