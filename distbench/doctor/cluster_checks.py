@@ -91,7 +91,11 @@ def _check_group(visit: ProbeResult) -> Iterator[Diagnosis]:
         where = ", ".join(filter(None, [visit.nodes.get(rank, ""), f"rank {rank}"]))
         yield Diagnosis("group", "problem", f"no report: {visit.missing[rank]}", where, _NO_REPORT_REMEDY)
     for report in visit.reports:
-        if report.error or report.placement.rank in visit.missing:
+        if report.device_error:
+            where = f"{visit.node_name(report)}, rank {report.placement.rank}"
+            what, _, remedy = report.device_error.partition("; ")
+            yield Diagnosis("torch", "problem", what, where, remedy)
+        elif report.error or report.placement.rank in visit.missing:
             why = report.error or f"rank {report.placement.rank} {visit.missing[report.placement.rank]}"
             stage = "exchanging messages" if report.join else "meeting the others"
             yield Diagnosis(

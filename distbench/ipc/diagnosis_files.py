@@ -112,6 +112,8 @@ class RankReport:
     all_reduce: AllReduceTest | None = None
     error: str = ""
     """Reason why it did not get further."""
+    device_error: str = ""
+    """Reason why torch can't use the rank's GPU, with the remedy."""
 
     def write(self, folder: Path) -> None:
         """Write the report to *folder*, in place of an earlier one."""

@@ -22,6 +22,7 @@ from distbench.ipc.diagnosis_files import DiagnosisRequest, JoinResult, LinkTest
 from distbench.launchers.local import INTERFACE_VARIABLES
 from distbench.system.host_state import inspect_host
 from distbench.worker import links
+from distbench.worker.cuda_device import CudaUnavailableError, open_cuda_device
 from distbench.worker.node import node_facts
 from distbench.worker.rendezvous import join_process_group
 
@@ -42,6 +43,8 @@ def run_diagnosis(file: Path, listen_fd: int | None = None) -> NoReturn:
     except BaseException as error:
         # the edge of the process: whatever a framework raises is a finding
         traceback.print_exc()
+        if isinstance(error, CudaUnavailableError):
+            report = replace(report, device_error=str(error))
         replace(report, error=f"{type(error).__name__}: {error}").write(file.parent)
         code = 1
     sys.stdout.flush()
@@ -103,9 +106,7 @@ def _measure_pairs(member: int, node: int, size: int, device: torch.device) -> I
 def _device(order: DiagnosisRequest, placement: RankPlacement) -> torch.device:
     if order.device == "cpu":
         return torch.device("cpu")
-    device = torch.device("cuda", placement.local_rank)
-    torch.cuda.set_device(device)
-    return device
+    return open_cuda_device(placement.local_rank)
 
 
 def _inaccessible_peers(device: torch.device) -> list[int]:

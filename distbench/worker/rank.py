@@ -43,6 +43,7 @@ from distbench.strategies.base import RankContext, Strategy
 from distbench.system import clock
 from distbench.system.files import write_atomic
 from distbench.system.machine import gpu_index, machine_facts
+from distbench.worker.cuda_device import open_cuda_device
 from distbench.worker.determinism import (
     fix_cublas_workspace,
     run_deterministically,
@@ -252,9 +253,7 @@ def _set_up_device(case: Case) -> torch.device:
         raise RuntimeError(
             "an import initialised CUDA before the ranks were forked; set launcher.local.warm: false"
         )
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
+    return open_cuda_device(int(os.environ["LOCAL_RANK"]))
 
 
 def _device_facts(device: torch.device) -> dict[str, Any]:

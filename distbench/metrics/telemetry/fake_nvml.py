@@ -105,6 +105,9 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:
         self.opened -= 1
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.00"
+
     def nvmlDeviceGetCount(self) -> int:
         return len(self._gpus)
 

@@ -139,3 +139,16 @@ def test_the_doctor_names_the_error_of_the_driver(pretended, tmp_path):
     done = call_outside("doctor", "--out", str(tmp_path / "runs"))
     assert done.returncode == 4
     assert "NVML: Driver/library version mismatch; see what nvidia-smi says" in done.stderr
+
+
+@pytest.mark.train
+def test_a_torch_without_cuda_is_named_on_a_machine_with_gpus(pretended, tmp_path):
+    suite = pretended("FakeGpu()")
+    done = call_outside("run", suite, "--out", str(tmp_path / "runs"))
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert "is built without CUDA; install a build with CUDA" in said
+    assert "AttributeError" not in said
+    examined = call_outside("doctor", "--out", str(tmp_path / "runs"))
+    assert "is built without CUDA -> install a build with CUDA" in " ".join(examined.stdout.split())
+    assert "firewall" not in examined.stdout
