@@ -93,7 +93,7 @@ class Status(enum.StrEnum):
 
 
 WARMUP_ROUND = -1
-"""Round of a gate's warm-up trials, which are discarded."""
+"""Round of a gate's warm-up trials, which are discarded unless both arms run the same code."""
 SECOND_SERIES_START = 1000
 """First round of a gate's second series; a first series never has that many."""
 

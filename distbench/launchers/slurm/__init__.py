@@ -84,6 +84,13 @@ class Slurm(ClusterLauncher):
             return "srun", "needs a command, such as [srun]"
         if not _in_allocation():
             return "", "not inside a Slurm allocation; use sbatch, salloc, or --on slurm"
+        if not shutil.which("scontrol"):
+            return "", (
+                f"inside a Slurm job of {os.environ.get('SLURM_JOB_NUM_NODES', 'several')} nodes, but scontrol, "
+                "which names them, is not installed here, as in most containers; start distbench outside of "
+                "the container (launcher.slurm.container starts the agents inside), or measure this node "
+                "alone with launcher: local"
+            )
         return None
 
     def node_list(self) -> Sequence[Node]:
@@ -116,7 +123,7 @@ class Slurm(ClusterLauncher):
 
 
 def _in_allocation() -> bool:
-    return "SLURM_JOB_NODELIST" in os.environ and shutil.which("scontrol") is not None
+    return "SLURM_JOB_NODELIST" in os.environ
 
 
 @functools.cache

@@ -223,6 +223,21 @@ def test_a_scontrol_that_fails_is_told_with_what_it_said(in_allocation, tmp_path
         Slurm().node_list()
 
 
+@pytest.mark.parametrize(
+    ("nodes", "chosen", "code"), [("3", "", 2), ("1", "", 0), ("3", "launcher: local\n", 0)]
+)
+def test_one_node_of_several_is_not_measured_in_silence_where_scontrol_is_missing(
+    in_allocation, tmp_path, monkeypatch, distbench, nodes, chosen, code
+):
+    in_allocation(SLURM_JOB_NUM_NODES=nodes)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = distbench("plan", str(write_suite(tmp_path, SUITE.replace("[4]", "[1]") + chosen)))
+    assert done.returncode == code, done.stderr
+    told = "inside a Slurm job of 3 nodes, but scontrol, which names them, is not installed here"
+    assert (told in done.stderr) == (code == 2)
+    assert ("measure this node alone with launcher: local" in done.stderr) == (code == 2)
+
+
 def test_what_slurm_has_not_told_is_named(in_allocation, monkeypatch):
     in_allocation()
     monkeypatch.delenv("SLURM_JOB_CPUS_PER_NODE", raising=False)
