@@ -86,10 +86,10 @@ class Slurm(ClusterLauncher):
             return "", "not inside a Slurm allocation; use sbatch, salloc, or --on slurm"
         if not shutil.which("scontrol"):
             return "", (
-                f"inside a Slurm job of {os.environ.get('SLURM_JOB_NUM_NODES', 'several')} nodes, but scontrol, "
-                "which names them, is not installed here, as in most containers; start distbench outside of "
-                "the container (launcher.slurm.container starts the agents inside), or measure this node "
-                "alone with launcher: local"
+                f"inside a Slurm job of {os.environ.get('SLURM_JOB_NUM_NODES', 'several')} nodes, but "
+                "scontrol, which names them, is not installed here, as in most containers; start distbench "
+                "outside of the container (launcher.slurm.container starts the agents inside), or measure "
+                "this node alone with launcher: local"
             )
         return None
 
