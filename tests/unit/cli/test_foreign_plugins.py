@@ -24,7 +24,7 @@ READERS = [
     *(("report", "RUN"), ("report", "RUN", "--lite"), ("compare", "RUN", "RUN"), ("pick", "RUN")),
     *(("check", "RUN"), ("check", "RUN", "--repair"), ("query", "select * from cases", "RUN")),
     *(("history", "OUT"), ("runs", "OUT"), ("attach", "RUN"), ("attach", "RUN", "--cancel")),
-    *(("export", "RUN", "--to", "pytest-benchmark", "--into", "OUT/exported"), *EXPORTS),
+    *(("export", "RUN", "--to", "bencher"), *EXPORTS),
 ]
 RUNNERS = {
     *("run", "plan", "doctor", "prepare", "gate", "calibrate", "launch", "collectives"),
@@ -50,12 +50,12 @@ def test_no_plug_in_that_a_run_names_is_imported(words, command, tmp_path, monke
     job = {"job": "17", "launcher": "mine", "nodes": 1, "offset": 0}
     (run / "submitted" / "job.json").write_text(json.dumps(job))
     monkeypatch.setenv("DISTBENCH_PLUGINS", str(tmp_path / "plugins"))
-    places = {"RUN": str(run), "OUT": str(out), "OUT/exported": str(tmp_path / "exported")}
+    places = {"RUN": str(run), "OUT": str(out)}
     code, _, errors = command(*(places.get(word, word) for word in words))
     assert not ran.exists(), ran.read_text()
     assert code in (0, 1, 2)
     assert "Traceback" not in errors
     if words[0] == "attach":
         assert (code, "submitted to the launcher mine, which is a plug-in" in errors) == (2, True)
-    if words[0] not in ("attach", "adopt", "check", "pick", "export"):
+    if words[0] not in ("attach", "adopt", "check", "pick"):
         assert code == 0, errors
