@@ -22,8 +22,14 @@ from distbench.gate.verdicts import GateVerdict, MetricFinding
 from distbench.gate.wording import before_after_text, paired_sentence, percent_change
 from distbench.suite.gate import PAIRED_METRICS, GateRules, Tolerances
 
-_COST_COLUMNS = {"tokens_per_s": "step_s", "efficiency": "step_s", "peak_memory": "memory_peak"}
+_COST_COLUMNS = {
+    "tokens_per_s": "step_s",
+    "efficiency": "step_s",
+    "peak_memory": "memory_peak",
+    "startup": "startup_s",
+}
 """Gated number -> column of its cost."""
+_COST_NAMES = {"step_s": "step time", "memory_peak": "peak memory", "startup_s": "start-up time"}
 _MIN_IDENTICAL_PAIRS = 3
 """Pairs after which a peak memory that was the same to the byte in both arms of each needs no more. Any
 other takes as many as a throughput: where an allocator alternates between two levels, all of the first
@@ -153,9 +159,9 @@ def _medians(name: str, pairs: RecordPairs) -> tuple[tuple[float | None, float |
 def _before_after_text(
     name: str, seen: InterimLook, sides: tuple[float | None, float | None], unit: str
 ) -> str:
-    """Format baseline and candidate memory if it changed, since people think of it in bytes."""
+    """Format baseline and candidate of a changed memory or start: people think in bytes and seconds."""
     before, after = sides
-    if name != "peak_memory" or seen.word == "pass" or before is None or after is None:
+    if name not in ("peak_memory", "startup") or seen.word == "pass" or before is None or after is None:
         return ""
     return f"{before_after_text(before, after, unit)}: "
 
@@ -164,7 +170,7 @@ def _unusable_finding(name: str, rule: PairRule, pairs: RecordPairs) -> MetricFi
     """Finding on pairs of which one has no ratio of costs."""
     word: GateVerdict
     column = _COST_COLUMNS[name]
-    what = "step time" if column == "step_s" else "peak memory"
+    what = _COST_NAMES[column]
     for side, arm in ((1, "candidate"), (0, "baseline")):
         for record in (pair[side] for pair in pairs):
             value = record.values.get(column)
@@ -174,7 +180,7 @@ def _unusable_finding(name: str, rule: PairRule, pairs: RecordPairs) -> MetricFi
             elif 0 < value < math.inf:
                 continue
             else:
-                word, why = "invalid", f"a {what} of {value:g}{' s' if column == 'step_s' else ' B'}"
+                word, why = "invalid", f"a {what} of {value:g} {'B' if column == 'memory_peak' else 's'}"
             # the candidate is not to blame for what is missing in the baseline
             return MetricFinding(name, word if side else "incomparable", f"{why} in the {arm}", rule.effect)
     raise AssertionError("two positive costs have a ratio")

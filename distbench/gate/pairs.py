@@ -53,4 +53,5 @@ class CasePairs:
             costs["efficiency"] = [many - single for many, single in both]
         if any("memory_peak" in before.values for before, _ in self.pairs):
             costs["peak_memory"] = log_ratios(self.pairs, "memory_peak")
+        costs["startup"] = log_ratios(self.pairs, "startup_s")
         return costs

@@ -31,7 +31,8 @@ class MetricFinding:
     """The verdict on one number of one case."""
 
     metric: str
-    """tokens_per_s, efficiency, peak_memory, comm_bytes, comm_calls, equivalence, convergence or trial."""
+    """tokens_per_s, efficiency, peak_memory, startup, comm_bytes, comm_calls, equivalence, convergence or
+    trial."""
     word: GateVerdict
     said: str
     """One sentence: size of the change, certainty, and the next step where that is not obvious."""

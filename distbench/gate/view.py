@@ -24,6 +24,7 @@ COLUMN_TITLES = {
     "tokens_per_s": "step",
     "efficiency": "efficiency",
     "peak_memory": "memory",
+    "startup": "start-up",
     "comm_bytes": "comm.",
     "comm_calls": "calls",
 }
@@ -49,7 +50,13 @@ def result_table(result: GateResult) -> Table:
     """All cases with their verdicts and costs, and sentences on those that did not pass."""
     title = f"{one_line(result.suite)}: {one_line(result.candidate)} vs. {one_line(result.baseline)}"
     verdict = Field("verdict", "verdict", "Verdict of the gate.", type="varchar")
-    costs = [Field(name, heading, "Candidate over baseline.") for name, heading in COLUMN_TITLES.items()]
+    judged = {finding.metric for case in result.cases for finding in case.findings}
+    costs = [
+        Field(name, heading, "Candidate over baseline.")
+        for name, heading in COLUMN_TITLES.items()
+        # only a suite with a tolerance for it has it
+        if name != "startup" or name in judged
+    ]
     rows = tuple(map(_row, result.cases))
     return Table(title, CAPTION, (_CASE, verdict, *costs), rows, tuple(result_sentences(result)))
 

@@ -11,6 +11,7 @@ COST_WORDS = {
     "tokens_per_s": ("more time per step", "less time per step"),
     "efficiency": ("less efficient", "more efficient"),
     "peak_memory": ("more memory", "less memory"),
+    "startup": ("more time to start", "less time to start"),
 }
 """Number that is judged over pairs -> words for a higher and a lower cost."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from distbench.core.columns import columns_of
 from distbench.metrics.base import Metric, TrialData
 
+_PHASES = ("launch", "start", "build", "warmup")
+
 
 @dataclass(frozen=True)
 class Startup(Metric):
@@ -18,7 +20,10 @@ class Startup(Metric):
         start_s="From the rank's first line to a joined process group.",
         build_s="Building model, engine and optimizer, weights loaded.",
         warmup_s="All warm-up steps, the first of which may compile.",
+        startup_s="All four: from the launcher's start to the first timed step.",
     )
 
     def summary(self, trial: TrialData) -> dict[str, float]:
-        return {f"{phase}_s": max(trial.phases[phase]) for phase in ("launch", "start", "build", "warmup")}
+        by_phase = [trial.phases[phase] for phase in _PHASES]
+        slowest = {f"{phase}_s": max(seconds) for phase, seconds in zip(_PHASES, by_phase, strict=True)}
+        return slowest | {"startup_s": max(map(sum, zip(*by_phase, strict=True)))}

@@ -34,6 +34,8 @@ class Tolerances:
     """Growth of the bytes communicated per step."""
     comm_calls: float | None = 0.0
     """Growth of the number of collectives per step."""
+    startup: float | None = None
+    """Growth of the time from the launch to the first timed step."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def matches_case(glob: str, label: str, name: str) -> bool:
     return whole or fnmatch.fnmatchcase(name, f"{glob}/*")
 
 
-_TIMED_METRICS = ("tokens_per_s", "efficiency")
+_TIMED_METRICS = ("tokens_per_s", "efficiency", "startup")
 """Numbers that are never the same twice, so that a tolerance of 0 can't be met."""
 PAIRED_METRICS = (*_TIMED_METRICS, "peak_memory")
 """Numbers that may vary from trial to trial, so they are judged over pairs; the others are counted."""

@@ -173,6 +173,38 @@ def test_a_step_time_that_is_absent_is_missing_and_says_why():
     assert (on_one.word, on_one.said) == ("missing", "no step time (nothing tells it) in the candidate")
 
 
+def paired_startup(before: Sequence[float | None], after: Sequence[float | None]):
+    """Pairs of equal speed that took so many seconds to start."""
+
+    def started(seconds: float | None) -> Record:
+        record = trial(1.0, startup_s=seconds)
+        return replace(record, columns={**record.columns, "startup_s": {"unit": "s"}})
+
+    return [(started(a), started(b)) for a, b in zip(before, after, strict=True)]
+
+
+def test_a_slower_start_is_found_if_a_tolerance_is_given():
+    slower = paired_startup([4.0] * 5, [5.0, 5.0, 5.1, 5.0, 5.0])
+    assert "startup" not in findings_of(slower)
+    own = replace(GATE.tolerances, startup=0.1)
+    found = findings_of(slower, own=own)
+    assert (found["startup"].word, found["tokens_per_s"].word) == ("regressed", "pass")
+    assert found["startup"].said == (
+        "5 s, was 4 s: 25.5% more time to start (23.9% to 27.1%; 5 pairs; limit 10%)"
+    )
+    assert findings_of(paired_startup([5.0] * 5, [4.0] * 5), own=own)["startup"].word == "improved"
+    assert findings_of(paired_startup([4.0] * 5, [4.2] * 5), own=own)["startup"].word == "pass"
+
+
+def test_a_start_that_nothing_measured_is_no_pass():
+    own = replace(GATE.tolerances, startup=0.1)
+    found = findings_of(of_ratios([1.0] * 5), own=own)["startup"]
+    reason = "no metric of the suite measures it"
+    assert (found.word, found.said) == ("missing", f"no start-up time ({reason}) in the candidate")
+    older = findings_of(paired_startup([None] * 5, [4.0] * 5), own=own)["startup"]
+    assert older.word == "incomparable"
+
+
 @pytest.mark.parametrize(("count", "said"), [(0, "0 pairs are"), (1, "1 pair is")])
 def test_too_few_pairs_tell_nothing(count, said):
     found = findings_of(of_ratios([2.0] * count))["tokens_per_s"]
@@ -427,7 +459,7 @@ def test_what_the_baseline_does_not_tell_is_not_gated():
 
 
 def test_what_is_not_gated_is_not_told():
-    nothing = Tolerances(None, None, None, None, None)
+    nothing = Tolerances(*[None] * 6)
     assert findings_of(of_ratios([2.0] * 5), of_ratios([1.0] * 5, ONE), nothing) == {}
 
 
