@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.query.facts import view_rows
 from distbench.query.loader import RunLoader, create_table
+from distbench.query.table_files import add_table
 from distbench.query.tables import TABLES, VIEW_PREFIX, SqlColumn, SqlTable, view_tables
 from distbench.record.parquet import first_line, replace_surrogates
 from distbench.record.run_folder import Run
@@ -37,11 +39,14 @@ class QueryResult:
 class Database:
     """Tables of some runs."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
+    def __init__(self, runs: Iterable[Run], files: Mapping[str, Path] | None = None) -> None:
         """Read *runs*; of several, those that disappear meanwhile are left out.
 
+        Args:
+            files: Files of other tools, by the names of their tables.
+
         Raises:
-            UsageError: one is no folder of a run.
+            UsageError: one is no folder of a run, or a file is no table.
             RecordError: ``run.json`` or a Parquet file can't be read.
         """
         import duckdb
@@ -64,8 +69,16 @@ class Database:
         """Unreadable trials of each run, which no table includes."""
         self._views = {table.name: table for table in view_tables() if table.name not in self._documented}
         self._filled: set[str] = set()
+        for name, file in (files or {}).items():
+            self._add_file(name, file)
         self._database.execute("set enable_external_access = false")
         self._database.execute("set lock_configuration = true")
+
+    def _add_file(self, name: str, file: Path) -> None:
+        """Create the table *name* from *file*."""
+        if any(table.name == name for table in self.tables()):
+            raise UsageError(f"--table {name}={file}: {name} is a table of distbench; choose another name")
+        self._documented[name] = add_table(self._database, name, file)
 
     def query(self, sql: str) -> QueryResult:
         """Run the query *sql*.

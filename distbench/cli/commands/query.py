@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -51,21 +51,27 @@ def query(
         str, option("--format", "FORMAT", "table, csv, json or markdown.", has_default=True)
     ] = _DEFAULT_FORMAT,
     as_json: JsonOption = False,
+    files: Annotated[
+        list[str] | None,
+        option("--table", "NAME=FILE", "Also a table from CSV or the output of nccl-tests. Repeatable."),
+    ] = None,
     tables: Annotated[bool, flag("--tables", text="List the tables and their columns.")] = False,
 ) -> int:
     """Query runs with SQL."""
     from distbench.cli.stored_runs import warn_about_damage
     from distbench.query import Database
+    from distbench.query.table_files import parse_table_options
 
     check_choice("--format", format_, _FORMATTERS)
     if as_json and format_ not in (_DEFAULT_FORMAT, "json"):
         raise UsageError(f"query: use only one of --json and --format {format_}")
     format_ = "json" if as_json else format_
+    read_files = parse_table_options(files or [])
     if tables:
-        return _print_tables([name for name in (sql, *(names or [])) if name], out, format_)
+        return _print_tables([name for name in (sql, *(names or [])) if name], out, format_, read_files)
     if not sql.strip():
         raise UsageError('query: missing SQL, such as "select * from cases"; --tables lists the tables')
-    database = Database(_find_runs(names or [], out))
+    database = Database(_find_runs(names or [], out), read_files)
     for run, damaged in database.damaged:
         warn_about_damage(damaged, run.folder)
     with _default_sigint():
@@ -74,12 +80,12 @@ def query(
     return 0
 
 
-def _print_tables(names: Sequence[str], out: Path, format_: str) -> int:
-    """Print the tables and their columns, including those of single runs."""
+def _print_tables(names: Sequence[str], out: Path, format_: str, files: Mapping[str, Path]) -> int:
+    """Print the tables and their columns, including those of single runs and of *files*."""
     from distbench.query import Database
     from distbench.record import catalog
 
-    tables = Database(_find_runs(names, out) if names else catalog.runs_in(out)).tables()
+    tables = Database(_find_runs(names, out) if names else catalog.runs_in(out), files).tables()
     if format_ == "json":
         print_json([dataclasses.asdict(table) for table in tables])
         return 0
