@@ -82,6 +82,14 @@ class MeshShape:
         """Data-parallel rank of *rank*: the index of its part of the samples."""
         return self.group_rank(rank, [name for name in self.sizes if name not in MODEL_DIMENSIONS])
 
+    def random_stream(self, rank: int) -> int:
+        """Index of the stream of random numbers (dropout) of *rank*.
+
+        Ranks with other samples, or other positions of them, have other streams. Those of a tensor or
+        pipeline group share one: they hold the same activations, or other layers.
+        """
+        return self.group_rank(rank, [name for name in self.sizes if name not in ("pp", "tp")])
+
 
 def _joined(dimensions: Iterable[str]) -> str | None:
     return " x ".join(dimensions) or None

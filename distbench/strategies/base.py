@@ -77,6 +77,8 @@ class RankContext:
     data_rank_of: Sequence[int] = ()
     """Data-parallel rank of each rank; ranks that split one replica share it. Empty: each rank has its
     own."""
+    random_stream: int = 0
+    """Stream of random numbers that the model draws on this rank (``MeshShape.random_stream``)."""
     run_cache: Path | None = None
     """Cache folder of the run, visible to rank 0, for results that one trial computes for all. It may not
     exist yet. None: there is no such folder."""

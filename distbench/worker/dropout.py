@@ -1,4 +1,4 @@
-"""Find the dropout of a model, and turn it off."""
+"""Random numbers of a model that trains: seed them, find its dropout, and turn it off."""
 
 import copy
 import dataclasses
@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from distbench.strategies.base import RankContext, UnsupportedCase
@@ -19,6 +21,15 @@ _DROPOUT_KEY = re.compile(
 """Names of probabilities, such as attention_dropout, resid_pdrop and drop_path_rate. Names with summary_ are
 excluded: every GPT-2 configuration of transformers has them, for a head that few models have and whose
 modules show its dropout."""
+
+
+def seed_draws(context: RankContext, seed: int) -> None:
+    """Seed the random numbers that the model draws from now on, for this rank's stream.
+
+    Not by the sum of both: another seed would have the streams of this one, shifted by a rank.
+    """
+    (mixed,) = np.random.SeedSequence((seed, context.random_stream)).generate_state(1)
+    torch.manual_seed(int(mixed))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.job import JobKind, job_kind
+from distbench.core.meshes import MeshShape
 from distbench.core.serialization import replace_nonfinite
 from distbench.core.text import truncate_middle
 from distbench.ipc.trial_files import (
@@ -220,7 +221,18 @@ def _run_job(
     parts = [strategy.data_parallel_rank(each, processes) for each in range(processes)]
     found = weights.parents[1] / PREPARE_FOLDER
     setting = RankContext(
-        case, workload, weights, device, rank, processes, folder, nodes, parts, found, store
+        case,
+        workload,
+        weights,
+        device,
+        rank,
+        processes,
+        folder,
+        nodes,
+        parts,
+        _random_stream(strategy, rank, processes),
+        found,
+        store,
     )
     job = functools.partial(rank_function(kind), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and imported objects are never garbage
@@ -242,9 +254,15 @@ def _run_job(
     dist.barrier()
 
 
+def _random_stream(strategy: Strategy, rank: int, ranks: int) -> int:
+    """Stream of random numbers of *rank*; a strategy without a mesh divides samples alone."""
+    sizes = strategy.mesh_sizes(ranks)
+    return MeshShape(sizes).random_stream(rank) if sizes else strategy.data_parallel_rank(rank, ranks)
+
+
 def _set_up_device(case: Case) -> torch.device:
     torch.set_num_threads(case.threads)
-    # random numbers of a training model (dropout) must not depend on the process it was forked from
+    # what a model draws as it is built must not depend on the process that it was forked from
     torch.manual_seed(case.seed)
     torch.set_float32_matmul_precision(case.precision.matmul)
     if case.device == "cpu":

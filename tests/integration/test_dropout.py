@@ -10,7 +10,7 @@ from distbench.core.case import PluginChoice
 from distbench.jobs.equivalence.arms import NOT_CHECKED
 from distbench.workloads.user import UserModel
 from support.records import case
-from support.runs import run_in
+from support.runs import Finished, run_in
 
 
 def attention() -> Any:
@@ -97,6 +97,25 @@ def test_a_probability_in_a_configuration_of_a_head_that_is_not_there_is_none(tm
     workload = HuggingFace(model_type="gpt2", config={"n_layer": 1, "n_head": 2, "n_embd": 8, **none})
     setting = RankContext(case("ddp"), workload, tmp_path, torch.device("cpu"), 0, 1, tmp_path)
     assert without_dropout(setting)[1] == ""
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero: {stage: 1}"])
+def test_ranks_with_other_samples_draw_other_numbers_and_each_trial_the_same(run_suite, strategy):
+    done = run_suite(f"""
+workload: {{user: {{model: "odd:Dropout", length: 16, loss_function: "odd:drawn_loss"}}}}
+data: text
+batch: {{global_batch_size: 4}}
+measure: {{warmup: 1, steps: 3, trials: 2}}
+world_sizes: [2]
+strategies: [{strategy if strategy == "ddp" else "{" + strategy + "}"}]
+""")
+    assert done.code == 0, done.errors
+    trials = [Finished.read(file) for file in sorted(done.folder.glob("trials/*/*/record.json"))]
+    losses = [record["samples"]["loss"] for record in trials]
+    assert len(losses) == 2
+    assert losses[0] == losses[1]
+    first, second = losses[0]
+    assert len({*first, *second}) == 6
 
 
 CHECKED = """

@@ -22,6 +22,7 @@ from distbench.strategies.description import GLOBAL_COUNT_TEXT
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
 from distbench.worker.batches import MicroBatchReader
+from distbench.worker.dropout import seed_draws
 from distbench.worker.flops import flops_of
 from distbench.worker.passes import PassRunner
 from distbench.worker.trainer import RankResult, first_non_finite
@@ -49,6 +50,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
     delivery = loop.result
     # measurements beside the training are in none of its numbers, not even in those of the warm-up
     run_pass("probe", 0)
+    seed_draws(context, trial.case.seed)
     drawn = _random_state(context.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
     # nothing but steps in between: a strategy can't detect where the timed window begins

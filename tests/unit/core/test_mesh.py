@@ -37,6 +37,21 @@ def test_ranks_that_share_experts_have_rows_of_their_own():
     assert [mesh.data_rank(rank) for rank in range(4)] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("mesh", "streams"),
+    [
+        ({"dp_replicate": 4}, [0, 1, 2, 3]),
+        ({"pp": 2, "dp_shard": 2}, [0, 1, 0, 1]),
+        ({"dp_shard": 2, "tp": 2}, [0, 0, 1, 1]),
+        # the same samples, other positions
+        ({"dp_replicate": 2, "cp": 2}, [0, 1, 2, 3]),
+        ({"dp_replicate": 2, "ep": 2}, [0, 1, 2, 3]),
+    ],
+)
+def test_ranks_with_the_same_activations_share_a_stream_of_random_numbers(mesh, streams):
+    assert [MeshShape(mesh).random_stream(rank) for rank in range(4)] == streams
+
+
 def test_what_a_mesh_does_not_have_is_of_one_rank():
     mesh = MeshShape.from_request({}, 4, "pp")
     assert (mesh.size("tp"), mesh.data_ranks) == (1, 1)
