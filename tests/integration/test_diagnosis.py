@@ -71,7 +71,7 @@ def words(finished: Finished) -> dict[str, str]:
 
 
 def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path):
-    assert words(run_in(tmp_path, SUITE + HINDERED.replace("SHARE", "0.75"))) == CAUSES
+    assert words(run_in(tmp_path, SUITE + HINDERED.replace("SHARE", "0.9"))) == CAUSES
 
 
 @pytest.mark.deep
