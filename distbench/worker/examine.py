@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 from distbench.core.grouping import group_by
 from distbench.ipc.diagnosis_files import DiagnosisRequest, JoinResult, LinkTest, RankPlacement, RankReport
-from distbench.launchers.local import INTERFACE_VARIABLES
 from distbench.system.host_state import inspect_host
+from distbench.system.network_interfaces import INTERFACE_VARIABLES
 from distbench.worker import links
 from distbench.worker.cuda_device import CudaUnavailableError, open_cuda_device
 from distbench.worker.node import node_facts
