@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,16 @@ def shell(bench: Bench) -> list[str]:
     return bench.ssh()
 
 
+ENTER = ["sh", "-c", 'exec ip netns exec "$0" sh -c "$1"']
+"""A remote shell that needs no address of the node."""
+
+
 def run(bench: Bench, shell: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     suite = folder / "suite.yaml"
     hosts = [f"{node}:1" for node in bench.nodes]
-    forward = [*variables, "PYTHONPATH"]
-    suite.write_text(f"{SUITE}launcher: {{ssh: {{hosts: {hosts}, shell: {shell}, forward: {forward}}}}}\n")
+    suite.write_text(
+        f"{SUITE}launcher: {{ssh: {{hosts: {hosts}, shell: {shell}, forward: {list(variables)}}}}}\n"
+    )
     command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(folder / "reports")]
     return bench.run(bench.nodes[0], *command, **variables)
 
@@ -66,3 +73,13 @@ def test_a_node_without_loopback(bench: Bench, shell: list[str], tmp_path: Path)
 def test_the_interface_between_the_nodes(bench: Bench, shell: list[str], tmp_path: Path) -> None:
     done = run(bench, shell, tmp_path, GLOO_SOCKET_IFNAME="eth0")
     assert done.returncode == 0, done.stderr
+
+
+def test_nodes_of_ipv6_alone(tmp_path: Path) -> None:
+    with closing(Bench(tmp_path)) as bench:
+        for number, node in enumerate(bench.nodes, 1):
+            for change in (["flush", "dev", "eth0"], ["add", f"fd77::{number}/64", "dev", "eth0", "nodad"]):
+                subprocess.run(["ip", "-n", node, "addr", *change], check=True)
+        done = run(bench, ENTER, tmp_path, PYTHONPATH=os.environ.get("PYTHONPATH", ""))
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("reports/*/trials/*/0/record.json"))) == 2
