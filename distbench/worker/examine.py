@@ -24,7 +24,7 @@ from distbench.system.network_interfaces import INTERFACE_VARIABLES, network_int
 from distbench.worker import links
 from distbench.worker.cuda_device import CudaUnavailableError, open_cuda_device
 from distbench.worker.node import node_facts
-from distbench.worker.rendezvous import join_process_group
+from distbench.worker.rendezvous import connect_nccl, join_process_group
 
 _CPU_SAMPLE_S = 0.3
 _POLL_S = 0.05
@@ -77,6 +77,8 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
     join_process_group(
         member, size, device, listen_fd, join_timeout_s=order.timeout_s, collective_timeout_s=order.timeout_s
     )
+    # all ranks have to take part in NCCL's first batch, but not in those of a pair
+    connect_nccl(device)
     meeting = JoinResult(member, time.perf_counter() - began, interface, address, _link_speed(interface))
     report = replace(report, join=meeting, blocked_peers=_inaccessible_peers(device))
     yield report
