@@ -105,6 +105,7 @@ def test_the_peak_is_that_of_the_precision_in_use():
     [
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
         ("NVIDIA A100-SXM4-80GB", "fp64", 19.5e12),
+        ("NVIDIA GH200 120GB", "bf16", 989.5e12),
         ("NVIDIA L40S", "fp64", None),
         ("Tesla V100-SXM2-32GB", "fp16", 125e12),
         ("Tesla V100-SXM2-32GB", "bf16", None),
