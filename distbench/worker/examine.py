@@ -79,7 +79,9 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
     )
     # all ranks have to take part in NCCL's first batch, but not in those of a pair
     connect_nccl(device)
-    meeting = JoinResult(member, time.perf_counter() - began, interface, address, _link_speed(interface))
+    seconds, state = time.perf_counter() - began, psutil.net_if_stats().get(interface)
+    mtu = state.mtu if state else None
+    meeting = JoinResult(member, seconds, interface, address, _link_speed(interface), mtu)
     report = replace(report, join=meeting, blocked_peers=_inaccessible_peers(device))
     yield report
     yield (report := replace(report, link_tests=list(_measure_pairs(member, place.node_rank, size, device))))
