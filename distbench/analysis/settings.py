@@ -29,6 +29,8 @@ _PROCESS_SETTINGS = {
     "seed": SettingMeaning("work", "different seed"),
     "tf32": _PRECISION,
     "matmul_precision": _PRECISION,
+    "convolution_precision": SettingMeaning("work", "convolves in fp32 in a different precision"),
+    "rnn_precision": SettingMeaning("work", "computes fp32 RNNs in a different precision"),
     "attention": SettingMeaning("work", "may choose from different attention kernels"),
     "attention_ran": SettingMeaning("speed", "ran different attention kernels"),
     "deterministic": SettingMeaning("speed", "different choice of algorithms"),

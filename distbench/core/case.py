@@ -192,8 +192,9 @@ class PrecisionConfig:
     """Loss scale, only for fp16: a constant, by default 1024 (null: none), or dynamic. A step whose gradients
     overflow is skipped."""
     matmul: Literal["highest", "high"] = field(default="highest", metadata={"since": 4})
-    """Precision of fp32 matrix products (torch.set_float32_matmul_precision); high: TF32 on GPUs that support
-    it, with 10 bits instead of 23. Set in every rank, whatever a container has for a default."""
+    """Precision of fp32 matrix products, convolutions and RNNs (torch.set_float32_matmul_precision,
+    torch.backends.cudnn.allow_tf32); high: TF32 on GPUs that support it, with 10 bits instead of 23. Set in
+    every rank, whatever a container has for a default."""
 
     float8: Float8Recipe = field(default="none", metadata={"since": 4})
     """Recipe of torchao by which the linear layers inside the model's layers multiply in float8; all else is

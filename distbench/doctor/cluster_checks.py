@@ -22,6 +22,8 @@ _SLOW_FRACTION = 0.5
 # with fewer links, a median says nothing about the others
 _MIN_LINKS = 3
 _BUSY_FRACTION = 0.1
+# bytes of IP and ICMP around the data, for IPv4 and IPv6
+_PING_HEADERS = (28, 48)
 _BUSY_CORES = 0.5
 
 
@@ -103,9 +105,7 @@ def _check_group(visit: ProbeResult) -> Iterator[Diagnosis]:
                 "problem",
                 f"{stage}: {why}",
                 f"{visit.node_name(report)}, rank {report.placement.rank}",
-                "check that no firewall separates the nodes (ranks connect on any TCP port), and that "
-                "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name an interface that reaches the other "
-                "nodes",
+                _group_remedy(visit, report),
             )
     if members:
         slowest = max(report.join.seconds for report in members if report.join)
@@ -117,6 +117,28 @@ def _check_group(visit: ProbeResult) -> Iterator[Diagnosis]:
             used = report.join.interface or "an interface that gloo and NCCL choose"
             address = f" ({report.join.address})" if report.join.address else ""
             yield Diagnosis("interface", "ok", f"{used}{address}", visit.node_name(report))
+
+
+def _group_remedy(visit: ProbeResult, report: RankReport) -> str:
+    """Advice for a rank that did not meet the others, or could not exchange messages with them."""
+    own, place = report.join, report.placement
+    if place.node_count == 1:
+        return "check that no firewall blocks connections of this host to itself, on any TCP port"
+    if own is None:
+        return (
+            "check that no firewall separates the nodes (ranks connect on any TCP port), and that "
+            "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name an interface that reaches the other nodes"
+        )
+    # to meet, they have exchanged small messages
+    others = (each for each in visit.reports if each.placement.node_rank != place.node_rank)
+    peer = next((each.join.address for each in others if each.join and each.join.address), "")
+    if not peer or own.mtu is None:
+        return "small messages pass; check that the network carries packets of the MTU of the interface"
+    return (
+        f"small messages pass; check that the network carries packets of {own.mtu} bytes, the MTU of "
+        f"{own.interface}: ping -M do -s {own.mtu - _PING_HEADERS[':' in peer]} {peer}. If they are lost, "
+        f"raise the MTU of the switches, or lower it on all nodes: ip link set {own.interface} mtu 1400"
+    )
 
 
 def _check_host_names(visit: ProbeResult) -> Iterator[Diagnosis]:

@@ -132,7 +132,8 @@ class AuthenticatedChannel:
     @property
     def address(self) -> str:
         """Address of this end, at which the other end's host reaches this host."""
-        return str(self._socket.getsockname()[0])
+        # a socket for both versions of IP has IPv4 addresses mapped into IPv6
+        return str(self._socket.getsockname()[0]).removeprefix("::ffff:")
 
     def fileno(self) -> int:
         """Descriptor, for ``select``."""
@@ -254,8 +255,13 @@ class AuthenticatedChannel:
         return data
 
 
+def host_and_port(host: str, port: int | str) -> str:
+    """``host:port``, with brackets around an IPv6 address, as in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def connect_to_controller(addresses: Sequence[str], token: str) -> AuthenticatedChannel:
-    """Connect as an agent to the first of *addresses* (``host:port``) where the controller answers.
+    """Connect as an agent to the first of *addresses* (by ``host_and_port``) where the controller answers.
 
     Raises:
         HandshakeError: one of them takes connections, and its end does not know *token*, or was too slow.
@@ -265,7 +271,7 @@ def connect_to_controller(addresses: Sequence[str], token: str) -> Authenticated
     for address in addresses:
         host, _, port = address.rpartition(":")
         try:
-            connection = socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S)
+            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S)
             return AuthenticatedChannel(connection, token, AGENT_ROLE, _AGENT_HANDSHAKE_TIMEOUT_S)
         except (OSError, ChannelError) as error:
             failures.append(f"{address}: {error}")

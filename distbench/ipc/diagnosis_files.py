@@ -68,6 +68,8 @@ class JoinResult:
     """Its address; empty: unknown."""
     speed_bits_per_s: float | None
     """Speed of the interface's hardware; None: it reports none, or there is no hardware."""
+    mtu: int | None = None
+    """Most bytes of a packet on the interface; None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ class ChannelListener:
             OSError: another process listens there.
         """
         self._token, self._serve = token, serve
-        self._listener = socket.create_server(("", port), backlog=1024)
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        self._listener = socket.create_server(("", port), family=family, dualstack_ipv6=is_dual, backlog=1024)
         self._listener.settimeout(_POLL_S)
         self._handshakes = 0
         self._changed = threading.Condition()

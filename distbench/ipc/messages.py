@@ -18,6 +18,7 @@ from distbench.ipc.build_files import BuildEvent
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.trial_files import ProgressMark
 from distbench.system.cgroup_memory import CgroupMemory
+from distbench.system.network_interfaces import NetworkInterface
 
 
 class MessageError(Exception):
@@ -149,6 +150,7 @@ class NodeFacts(Message):
     """Error of the driver that hides its GPUs; empty: there is none."""
     machine: dict[str, Any] = field(default_factory=dict)
     """Facts of the node by ``machine_facts``."""
+    interfaces: tuple[NetworkInterface, ...] = ()
 
     @property
     def facts(self) -> dict[str, Any]:

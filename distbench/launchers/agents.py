@@ -5,8 +5,8 @@ The controller listens only while they connect. Nodes without the run's folder g
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-import psutil
-
-from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
+from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError, host_and_port
 from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.listener import ChannelListener
@@ -37,6 +35,7 @@ from distbench.ipc.messages import (
 from distbench.launchers.base import CancelCheck, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, StartedAgents, node_labels
 from distbench.system import clock
+from distbench.system.network_interfaces import network_interfaces
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _ANSWER_TIMEOUT_S = 30.0
@@ -200,15 +199,15 @@ class AgentConnection:
 
 
 def host_addresses(port: int) -> list[str]:
-    """All IPv4 addresses of this host, each with *port*."""
-    hosts = [
-        each.address
-        for of_one in psutil.net_if_addrs().values()
-        for each in of_one
-        if each.family == socket.AF_INET
-    ]
-    # the loopback address leads to the other end's own host, so it comes last
-    return [f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127."))]
+    """All addresses of this host that others may reach, each with *port*; IPv4 comes first."""
+    found = [ipaddress.ip_address(each) for own in network_interfaces() for each in own.addresses]
+    # a loopback address leads to the other end's own host, a link-local one needs an interface of that host
+    hosts = sorted((host for host in found if not host.is_link_local), key=_host_order)
+    return [host_and_port(str(host), port) for host in hosts]
+
+
+def _host_order(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bool, int]:
+    return host.is_loopback, host.version
 
 
 class AgentListener:

@@ -46,6 +46,7 @@ from distbench.launchers.nodes import (
     NodeDifference,
     StartedAgents,
     assign_ranks,
+    interface_problem,
     node_differences,
     node_labels,
 )
@@ -174,6 +175,7 @@ class ClusterSession(LaunchSession):
             self._agents = self._connect_agents(spec, is_cancelled)
             self._check_alike()
             self._check_gpu_counts(spec)
+            self._check_interfaces(spec)
             self._machine = self._agents[0].node.machine
             self._probe_shared_folders(spec)
         is_one_copied = self._agents[0].lacks_run_folder or any(agent.has_own_cache for agent in self._agents)
@@ -305,6 +307,15 @@ class ClusterSession(LaunchSession):
                     "ranks; assign fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use "
                     "device: cpu"
                 )
+
+    def _check_interfaces(self, spec: LaunchSpec) -> None:
+        """Check that the ranks of *spec* can open their sockets, and reach those of other nodes.
+
+        Raises:
+            NodesUnavailableError: they can't.
+        """
+        if why := interface_problem([agent.node for agent in self._agents], spec.variables, spec.device):
+            raise NodesUnavailableError(why)
 
     def _close_agents(self) -> None:
         for agent in self._agents:

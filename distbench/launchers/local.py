@@ -1,7 +1,6 @@
 """``local``: the ranks on this machine, forked from a fork server that has imported torch once."""
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from distbench.launchers.base import (
     Launcher,
     LaunchError,
     LaunchSession,
+    NodesUnavailableError,
     RunningLaunch,
     never_cancelled,
 )
@@ -31,14 +31,18 @@ from distbench.launchers.fork_server_client import ForkServerClient, fork_server
 from distbench.system import clock
 from distbench.system.cpus import cpu_quota
 from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.network_interfaces import (
+    INTERFACE_VARIABLES,
+    LOOPBACK,
+    InterfaceError,
+    network_interfaces,
+    selected_interfaces,
+)
 from distbench.system.processes import kill_run
 
 # for a launch, and for the end of all ranks: both take a fork server milliseconds
 _ANSWER_TIMEOUT_S = 10.0
 _STATES_S = 2.0
-_LOOPBACK = "lo"
-INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Variables that select the interface of gloo and NCCL; gloo would use the address of the host's name."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -80,9 +84,9 @@ class Local(Launcher):
         import pynvml
 
         gpus = visible_devices_by_index(pynvml, os.environ)
-        if _LOOPBACK not in [name for _, name in socket.if_nameindex()]:
+        if LOOPBACK not in [each.name for each in network_interfaces()]:
             return gpus
-        return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}
+        return {**gpus, **{name: LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}
 
     def commands(self, spec: LaunchSpec) -> list[list[str]]:
         """Commands of the fork server and of each rank; a forked rank runs the same code."""
@@ -138,6 +142,7 @@ class _LocalSession(LaunchSession):
 
     def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
         spec = replace(spec, ranks=spec.local_ranks)
+        _check_interfaces(spec)
         server = self._server_for(spec, is_cancelled)
         try:
             port = server.launch(spec, is_cancelled)
@@ -196,6 +201,18 @@ class _LocalSession(LaunchSession):
     def _kill_leftovers(self) -> None:
         """Kill processes that a rank has started and left behind."""
         kill_run(self._run_id, exclude={server.pid for server in self._servers.values()})
+
+
+def _check_interfaces(spec: LaunchSpec) -> None:
+    """Check that the ranks of *spec* can open their sockets.
+
+    Raises:
+        NodesUnavailableError: they can't.
+    """
+    try:
+        selected_interfaces(network_interfaces(), {**os.environ, **spec.variables}, spec.device)
+    except InterfaceError as error:
+        raise NodesUnavailableError(str(error)) from error
 
 
 class _LocalLaunch(RunningLaunch):

@@ -13,8 +13,15 @@ from typing import Any, Literal, Protocol, get_args
 from distbench.core.case import Device
 from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE
 from distbench.ipc.launch_spec import WORKER_ARGUMENTS, RankRange
+from distbench.ipc.messages import NodeFacts
 from distbench.launchers.base import LaunchError
 from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.network_interfaces import (
+    InterfaceError,
+    NodeSockets,
+    selected_interfaces,
+    shared_address_text,
+)
 
 AGENT_ARGUMENTS = (*WORKER_ARGUMENTS, "agent")
 """Arguments of the Python that runs an agent."""
@@ -168,6 +175,24 @@ def node_differences(
             here, there = _differing_items(told.get(key), other.get(key))
             found[key] = f"nodes differ in {key}: {here} on {first}, {there} on {name}"
     return found
+
+
+def interface_problem(nodes: Sequence[NodeFacts], variables: Mapping[str, str], device: Device) -> str:
+    """Reason why ranks on *nodes* can't open their sockets or reach each other; empty: none is known.
+
+    Args:
+        variables: Those that ranks get besides the ones of their node.
+        device: Device of the ranks.
+    """
+    sockets = []
+    for node in nodes:
+        of_ranks = {**node.machine.get("variables", {}), **variables}
+        try:
+            selected = selected_interfaces(node.interfaces, of_ranks, device)
+        except InterfaceError as error:
+            return f"{node.name}: {error}"
+        sockets.append(NodeSockets(node.name, node.address, selected))
+    return shared_address_text(sockets)
 
 
 def _differing_items(one: Any, other: Any) -> tuple[Any, Any]:

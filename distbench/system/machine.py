@@ -206,16 +206,28 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def ops_folder(prefix: str, installed: Mapping[str, str], device: str, cpus: Path = _CPUINFO) -> Path:
+def ops_folder(
+    prefix: str,
+    installed: Mapping[str, str],
+    device: str,
+    cpus: Path = _CPUINFO,
+    gpus: VisibleGpus | None = None,
+) -> Path:
     """Folder of the C++ ops that are built for *device* by the Python environment at *prefix*.
 
     Each environment has its own: the compiler's command contains its paths, so two that share a folder
-    rebuild each other's ops in the middle of a trial. So has each kind of CPU, as ops are built for the
-    local one. *installed* are the versions of the environment's packages.
+    rebuild each other's ops in the middle of a trial. So has each kind of CPU, and for CUDA each compute
+    capability, as ops are built for the local ones.
+
+    Args:
+        installed: Versions of the environment's packages.
+        gpus: Visible GPUs; None: those of this process.
     """
     versions = "-".join(f"{name}-{installed.get(name, 'none')}" for name in ("torch", "deepspeed"))
     place = hashlib.sha256(f"{prefix}\n{cpu_features(cpus)}".encode()).hexdigest()[:8]
-    return cache_folder() / "ops" / f"{versions}-{place}" / device
+    capabilities = (gpus or _visible_gpus()).capabilities if device == "cuda" else ()
+    kind = "-".join([device, *map(str, sorted(set(capabilities)))])
+    return cache_folder() / "ops" / f"{versions}-{place}" / kind
 
 
 def _total_memory() -> int:

@@ -34,9 +34,13 @@ def main(arguments: list[str]) -> None:
         drop_rank_variables(os.environ)
     _set_inductor_cache()
     if command == "agent":
+        from distbench.ipc.channels import ChannelError
         from distbench.worker.agent import run_agent
 
-        run_agent(int(rest[0]) if rest else None)
+        try:
+            run_agent(int(rest[0]) if rest else None)
+        except ChannelError as error:
+            raise SystemExit(f"agent: {error}") from error
     elif command == "serve":
         from distbench.worker.fork_server import run_fork_server
 

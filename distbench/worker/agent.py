@@ -60,9 +60,10 @@ from distbench.ipc.messages import (
     Welcome,
 )
 from distbench.launchers.base import LaunchError, RunningLaunch
-from distbench.launchers.local import INTERFACE_VARIABLES, Local
+from distbench.launchers.local import Local
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE
+from distbench.system.network_interfaces import INTERFACE_VARIABLES
 from distbench.system.processes import die_with_parent, kill_run
 from distbench.worker.node import NodeSamplers, interface_with_address, node_facts, node_name, wait_for_file
 from distbench.worker.remote_files import MirroredTrial, RunMirror

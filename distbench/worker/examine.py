@@ -19,12 +19,12 @@ import torch.distributed as dist
 
 from distbench.core.grouping import group_by
 from distbench.ipc.diagnosis_files import DiagnosisRequest, JoinResult, LinkTest, RankPlacement, RankReport
-from distbench.launchers.local import INTERFACE_VARIABLES
 from distbench.system.host_state import inspect_host
+from distbench.system.network_interfaces import INTERFACE_VARIABLES, network_interfaces
 from distbench.worker import links
 from distbench.worker.cuda_device import CudaUnavailableError, open_cuda_device
 from distbench.worker.node import node_facts
-from distbench.worker.rendezvous import join_process_group
+from distbench.worker.rendezvous import connect_nccl, join_process_group
 
 _CPU_SAMPLE_S = 0.3
 _POLL_S = 0.05
@@ -62,7 +62,7 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
     """Yield the report of this rank, each time with more results."""
     place = report.placement
     interface = _socket_interface(order.device)
-    address = _ipv4_address(interface)
+    address = _address(interface)
     if place.local_rank == 0:
         condition = inspect_host(map(Path, order.folders), Path(order.ops))
         busy_cores = psutil.cpu_percent(_CPU_SAMPLE_S) / 100 * (psutil.cpu_count() or 1)
@@ -77,7 +77,11 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
     join_process_group(
         member, size, device, listen_fd, join_timeout_s=order.timeout_s, collective_timeout_s=order.timeout_s
     )
-    meeting = JoinResult(member, time.perf_counter() - began, interface, address, _link_speed(interface))
+    # all ranks have to take part in NCCL's first batch, but not in those of a pair
+    connect_nccl(device)
+    seconds, state = time.perf_counter() - began, psutil.net_if_stats().get(interface)
+    mtu = state.mtu if state else None
+    meeting = JoinResult(member, seconds, interface, address, _link_speed(interface), mtu)
     report = replace(report, join=meeting, blocked_peers=_inaccessible_peers(device))
     yield report
     yield (report := replace(report, link_tests=list(_measure_pairs(member, place.node_rank, size, device))))
@@ -124,9 +128,9 @@ def _socket_interface(device: str) -> str:
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
 
 
-def _ipv4_address(interface: str) -> str:
-    found = psutil.net_if_addrs().get(interface, [])
-    return next((each.address for each in found if "." in each.address), "")
+def _address(interface: str) -> str:
+    found = [address for each in network_interfaces() if each.name == interface for address in each.addresses]
+    return next(iter(found), "")
 
 
 def _link_speed(interface: str) -> float | None:

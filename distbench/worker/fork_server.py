@@ -129,7 +129,9 @@ class ForkServer:
         port, listener = own.master_port, None
         if own.has_rank_0:
             # only the host of rank 0 knows which of its ports is free
-            listener = socket.create_server((own.master_address, port), backlog=own.world_size)
+            family = socket.AF_INET6 if ":" in own.master_address else socket.AF_INET
+            address = own.master_address, port
+            listener = socket.create_server(address, family=family, backlog=own.world_size)
             port = listener.getsockname()[1]
         self._leftovers = [pattern.format(port=port) for pattern in spec.leftovers]
         self._memory = cgroup_memory.read_cgroup_memory()

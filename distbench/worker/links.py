@@ -62,15 +62,17 @@ def _measure_round_trips(is_first: bool, peer: int, device: torch.device) -> tup
     for _ in range(_ROUND_TRIPS):
         if is_first:
             sent_at, began = time.time(), time.perf_counter()
-            dist.send(word, peer)
-            dist.recv(word, peer)
+            _exchange(dist.P2POp(dist.isend, word, peer))
+            _exchange(dist.P2POp(dist.irecv, word, peer))
             told = word.item()
             trips.append(time.perf_counter() - began)
             offsets.append(told - (sent_at + trips[-1] / 2))
         else:
-            dist.recv(word, peer)
+            _exchange(dist.P2POp(dist.irecv, word, peer))
+            # a wait for NCCL is one of the stream, not of the host
+            _synchronize(device)
             word.fill_(time.time())
-            dist.send(word, peer)
+            _exchange(dist.P2POp(dist.isend, word, peer))
     return trips, offsets[trips.index(min(trips))] if trips else 0.0
 
 
@@ -90,8 +92,12 @@ def _time_exchange(peer: int, size: int, device: torch.device) -> float:
 
 
 def _send_and_receive(sent: torch.Tensor, received: torch.Tensor, peer: int) -> None:
-    sides = [dist.P2POp(dist.isend, sent, peer), dist.P2POp(dist.irecv, received, peer)]
-    for work in dist.batch_isend_irecv(sides):
+    _exchange(dist.P2POp(dist.isend, sent, peer), dist.P2POp(dist.irecv, received, peer))
+
+
+def _exchange(*messages: dist.P2POp) -> None:
+    """Exchange *messages* as a batch: for lone ones NCCL keeps a communicator for each pair of ranks."""
+    for work in dist.batch_isend_irecv(list(messages)):
         work.wait()
 
 

@@ -26,6 +26,7 @@ from distbench.ipc.trial_files import TrialInstructions
 from distbench.launchers.base import LaunchError
 from distbench.metrics.base import Metric, Sampler, sampler_failure
 from distbench.system.machine import gpu_error, machine_facts, visible_gpu_count
+from distbench.system.network_interfaces import network_interfaces
 
 # rows per message: all rows of a long trial on many GPUs exceed the maximum size of a message
 _ROWS_PER_MESSAGE = 1000
@@ -33,7 +34,15 @@ _ROWS_PER_MESSAGE = 1000
 
 def node_facts(address: str) -> NodeFacts:
     """Facts about this node for the controller; other nodes reach its ranks at *address*."""
-    return NodeFacts(node_name(), address, _code_digest(), visible_gpu_count(), gpu_error(), machine_facts())
+    return NodeFacts(
+        node_name(),
+        address,
+        _code_digest(),
+        visible_gpu_count(),
+        gpu_error(),
+        machine_facts(),
+        network_interfaces(),
+    )
 
 
 def _code_digest() -> str:

@@ -39,7 +39,7 @@ from distbench.ipc.trial_files import (
     progress_file,
     result_file,
 )
-from distbench.metrics.utilisation.matmul import fp32_precision
+from distbench.metrics.utilisation.matmul import cudnn_precisions, fp32_precision, set_fp32_precision
 from distbench.strategies.base import RankContext, Strategy
 from distbench.system import clock
 from distbench.system.files import write_atomic
@@ -264,7 +264,7 @@ def _set_up_device(case: Case) -> torch.device:
     torch.set_num_threads(case.threads)
     # what a model draws as it is built must not depend on the process that it was forked from
     torch.manual_seed(case.seed)
-    torch.set_float32_matmul_precision(case.precision.matmul)
+    set_fp32_precision(case.precision.matmul)
     if case.device == "cpu":
         return torch.device("cpu")
     if torch.cuda._is_in_bad_fork():
@@ -306,5 +306,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         facts["gpu"] = torch.cuda.get_device_name(device)
         facts["cuda"] = torch.version.cuda
         facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        facts["tf32"] = facts["matmul_precision"] == "high"
+        facts |= cudnn_precisions()
+        kinds = ("matmul_precision", "convolution_precision", "rnn_precision")
+        facts["tf32"] = any(facts[kind] == "high" for kind in kinds)
     return facts

@@ -144,8 +144,14 @@ MUTANTS = (
     ),
     Mutant(
         "gloo listens on a network",
-        "return {**gpus, **{name: _LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}",
+        "return {**gpus, **{name: LOOPBACK for name in INTERFACE_VARIABLES if name not in os.environ}}",
         "return gpus",
+        _in("unit/launchers/test_loopback"),
+    ),
+    Mutant(
+        "an interface that gloo can't use is not refused",
+        "raise NodesUnavailableError(str(error)) from error",
+        "pass",
         _in("unit/launchers/test_loopback"),
     ),
     Mutant(

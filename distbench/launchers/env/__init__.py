@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 from distbench.core.bounds import Bound, Positive
 from distbench.core.errors import InfrastructureError
-from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE, new_token
+from distbench.ipc.channels import CONTROLLERS_VARIABLE, TOKEN_VARIABLE, host_and_port, new_token
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.env.address import AddressFile, ControllerAddress
 from distbench.launchers.env.controller import LeaderAgents, NodeLeaders
@@ -82,7 +82,7 @@ class Env(ClusterLauncher):
             own[CONTROLLERS_VARIABLE] = f"127.0.0.1:{port}"
         elif known := leaders.own_address():
             # other nodes reach the ranks here at the address by which their agent reaches the controller
-            own[CONTROLLERS_VARIABLE] = f"{known}:{port}"
+            own[CONTROLLERS_VARIABLE] = host_and_port(known, port)
         agents = LeaderAgents(leaders, log)
         agents.start(self.agent_commands(nodes)[0], own, environment)
         return agents
@@ -136,7 +136,7 @@ class Env(ClusterLauncher):
             InfrastructureError: the controller does not answer, or is gone.
         """
         if token := os.environ.get(TOKEN_VARIABLE):
-            address = f"{self._controller_host}:{self.port}"
+            address = host_and_port(self._controller_host, self.port)
             fixed = ControllerAddress([address], token)
             join_controller(own, lambda: fixed, self.start_timeout, f"at {address}").serve()
             return

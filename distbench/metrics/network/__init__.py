@@ -13,8 +13,9 @@ from distbench.core.grouping import group_pairs
 from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values, value_or_reason
 from distbench.metrics.communication.traffic import inter_node_bytes, parse_ranks
 from distbench.metrics.network import counters
+from distbench.system.network_interfaces import GLOO_VARIABLE, NCCL_VARIABLE
 
-_INTERFACE_VARIABLES = {"cpu": "GLOO_SOCKET_IFNAME", "cuda": "NCCL_SOCKET_IFNAME"}
+_INTERFACE_VARIABLES = {"cpu": GLOO_VARIABLE, "cuda": NCCL_VARIABLE}
 """Device -> variable with the interface of its process groups; set by agents."""
 _WINDOW = (
     "read by the first rank of each node right before the ranks start the timed window together and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import torch
 
@@ -17,18 +18,36 @@ _IN_A_ROW = 8
 _TRIES = 5
 
 
+def set_fp32_precision(precision: str) -> None:
+    """Set the precision of fp32 matrix products, convolutions and RNNs: highest or high."""
+    torch.set_float32_matmul_precision(precision)
+    # cuDNN's default is TF32; after a setting of each kind by itself, torch's cudnn.flags would raise
+    torch.backends.cudnn.allow_tf32 = precision != "highest"
+
+
 def fp32_precision(device: torch.device) -> str:
     """Precision of fp32 matrix products on *device* now: highest, high (TF32) or medium (bf16).
 
     Read from the backend: torch.get_float32_matmul_precision raises once it was set through the backend.
     """
     if device.type == "cuda":
-        # NVIDIA's libraries obey this variable, whatever the program sets
-        is_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-        told = "ieee" if is_off else torch.backends.cuda.matmul.fp32_precision
-    else:
-        told = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
-    return _PRECISION_NAMES.get(told, "highest")
+        return _cuda_precision(torch.backends.cuda.matmul.fp32_precision)
+    return _PRECISION_NAMES.get(torch.backends.mkldnn.matmul.fp32_precision, "highest")  # type: ignore[attr-defined]
+
+
+def cudnn_precisions() -> dict[str, str]:
+    """Precision of fp32 convolutions and RNNs on GPUs now, as facts of a record."""
+    cudnn: Any = torch.backends.cudnn
+    return {
+        "convolution_precision": _cuda_precision(cudnn.conv.fp32_precision),
+        "rnn_precision": _cuda_precision(cudnn.rnn.fp32_precision),
+    }
+
+
+def _cuda_precision(told: str) -> str:
+    # NVIDIA's libraries obey this variable, whatever the program sets
+    is_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+    return "highest" if is_off else _PRECISION_NAMES.get(told, "highest")
 
 
 def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> float:

@@ -69,7 +69,7 @@ _PEAKS = {
     r"NVIDIA H100 NVL": _ampere(f"{_H100}, NVL", 835.5, 417.5, 60, 60),
     r"NVIDIA H200": _ampere(f"{_H200}, SXM", 989.5, 494.7, 67, 67),
     r"NVIDIA H200 NVL": _ampere(f"{_H200}, NVL", 835.5, 417.5, 60, 60),
-    r"NVIDIA GH200 (480GB|144G HBM3e)": _ampere("NVIDIA GH200 datasheet", 989.5, 494.7, 67, 67),
+    r"NVIDIA GH200 (120GB|480GB|144G HBM3e)": _ampere("NVIDIA GH200 datasheet", 989.5, 494.7, 67, 67),
     r"NVIDIA B200": _ampere("NVIDIA Blackwell datasheet, HGX B200", 2250, 1100, 75, 37),
     r"NVIDIA GB200": _ampere("NVIDIA GB200 datasheet, half of a superchip", 2500, 1250, 80, 40),
     r"NVIDIA GeForce RTX 5090": _ampere(

@@ -87,9 +87,6 @@ class ExpertParallelEngine(DdpWrappedEngine):
         dist.all_reduce(squares, group=self._mesh["ep"].get_group())
         return (squares + others.double() ** 2).sqrt().to(others.dtype)
 
-    def clip(self, limit: float) -> None:
-        nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, self.total_norm())
-
     def effective_settings(self) -> dict[str, Any]:
         own = [p for name, p in self.module.named_parameters() if self._is_expert(name)]
         mesh = device_meshes.mesh_sizes(self._mesh)

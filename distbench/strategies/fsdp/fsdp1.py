@@ -67,7 +67,10 @@ class Fsdp1Engine(WrappedEngine):
         return l2_norm(gradient for _, gradient in self.full_gradients())
 
     def clip(self, limit: float) -> None:
-        self.module.clip_grad_norm_(limit)
+        if self._unscaled_norm is None:
+            self.module.clip_grad_norm_(limit)
+        else:
+            super().clip(limit)
 
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         # a flat gradient also has parts of frozen tensors

@@ -58,13 +58,10 @@ class StageEngine(TorchEngine):
         return float(self._pipeline.combined_norm(own.to(self._context.device))) / self._scale
 
     def total_norm(self) -> torch.Tensor:
+        # a copy of a tied weight is scaled as well, and counts once
         own = readback.full_tensor(nn.utils.get_total_norm(self._own_gradients()))
         # if nothing is trained, torch returns 0 on the host, which NCCL can't reduce
         return self._pipeline.combined_norm(own.double().to(self._context.device)).to(own.dtype)
-
-    def clip(self, limit: float) -> None:
-        # a copy of a tied weight is scaled as well, and was counted once
-        nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, self.total_norm())
 
     def save_sharded(self, folder: Path) -> None:
         updates = optimizer.scheduled_updates(self._scheduler)

@@ -42,6 +42,8 @@ class TorchEngine(Engine):
         self._micro_batch_count = 0
         self._loss_scale = LossScale(self._case.precision)
         self._clip = self._case.optimizer.clip_grad_norm
+        self._unscaled_norm: torch.Tensor | None = None
+        """Global L2 norm of the gradients of this step, if their loss scale was taken off."""
         self._probe = modules.ComputeProbe(self.forward_module, layers)
         self._skipped = 0
 
@@ -201,7 +203,9 @@ class TorchEngine(Engine):
 
     def clip(self, limit: float) -> None:
         """Scale the gradients down to a global L2 norm of *limit*."""
-        nn.utils.clip_grad_norm_(self.module.parameters(), limit)
+        # a second norm would be a second pass, and a second reduction over the ranks
+        norm = self.total_norm() if self._unscaled_norm is None else self._unscaled_norm
+        nn.utils.clip_grads_with_norm_(self.module.parameters(), limit, norm)
 
     def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         """Context of a micro-batch; gradients need reducing only after the *last*."""
@@ -212,8 +216,10 @@ class TorchEngine(Engine):
 
     def _unscale(self) -> bool:
         """Divide the gradients by the loss scale; return False if they overflowed."""
-        if not torch.isfinite(readback.full_tensor(self.total_norm())):
+        norm = self.total_norm()
+        if not torch.isfinite(readback.full_tensor(norm)):
             return False
+        self._unscaled_norm = norm / self._scale
         if gradients := self._gradients():
             # a stage of a pipeline may have nothing to train
             torch._foreach_div_(gradients, self._scale)

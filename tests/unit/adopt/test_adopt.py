@@ -258,6 +258,17 @@ def test_a_case_that_no_format_can_say_is_refused_with_the_reason_of_each():
         assert ("--as deepspeed or accelerate or transformers: " in told) == (format_ in reasons)
 
 
+def test_a_script_for_gpus_convolves_in_the_precision_of_the_case():
+    def turns_tf32_off(case: Case) -> bool:
+        script = export_case("torch", case, {}).files["adopted_torch.py"]
+        return "torch.backends.cudnn.allow_tf32 = False" in script
+
+    on_gpus = dataclasses.replace(ALL["ddp"], device="cuda")
+    assert turns_tf32_off(on_gpus)
+    assert not turns_tf32_off(dataclasses.replace(on_gpus, device="cpu"))
+    assert not turns_tf32_off(dataclasses.replace(on_gpus, precision=PrecisionConfig(matmul="high")))
+
+
 def test_what_no_format_can_say_is_said_once():
     updated = of("fsdp", options={"optimizer_in_backward": True, "mesh": {"tp": 2}}, batch=Batch(12, 4, 3))
     for format_ in FORMATS:

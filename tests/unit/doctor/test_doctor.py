@@ -183,6 +183,32 @@ def test_a_rank_that_never_met_the_others_is_named():
     ]
 
 
+def test_messages_that_get_lost_after_a_meeting_point_to_the_mtu():
+    join = JoinResult(0, 0.2, "eth0", "10.0.0.1", None, 9000)
+    (finding,) = findings_with(
+        cluster_facts(["a", "b"], join=join, error="RuntimeError: Timed out", link_tests=[])
+    )
+    assert (finding.check, finding.where) == ("group", "a, rank 0")
+    assert finding.what == "exchanging messages: RuntimeError: Timed out"
+    assert "9000 bytes, the MTU of eth0: ping -M do -s 8972 10.0.0.2." in finding.remedy
+    assert "firewall" not in finding.remedy
+
+
+def test_nodes_that_do_not_meet_point_to_firewalls_and_interfaces():
+    (finding,) = findings_with(
+        cluster_facts(["a", "b"], join=None, error="RuntimeError: refused", link_tests=[])
+    )
+    assert finding.what == "meeting the others: RuntimeError: refused"
+    assert "no firewall separates the nodes" in finding.remedy
+    assert "GLOO_SOCKET_IFNAME" in finding.remedy
+
+
+def test_ranks_of_one_host_that_do_not_meet_are_not_asked_for_their_nodes():
+    (finding,) = findings_with(cluster_facts(["a"], join=None, error="RuntimeError: refused"))
+    assert "of this host to itself" in finding.remedy
+    assert "nodes" not in finding.remedy
+
+
 def test_a_rank_of_which_nothing_came_is_a_problem_and_its_links_are_unknown():
     visit = cluster_facts(["a", "b", "c"])
     del visit.reports[2]

@@ -31,6 +31,7 @@ from distbench.ipc.trial_files import ProgressMark
 from distbench.launchers.base import LaunchError
 from distbench.launchers.fork_server_client import ForkServerClient
 from distbench.system.cgroup_memory import CgroupMemory
+from distbench.system.network_interfaces import NetworkInterface
 
 LAUNCH = LaunchSpec(
     "rank",
@@ -63,7 +64,15 @@ LAUNCH = LaunchSpec(
         RankStates(((0, "R"), (3, "T"))),
         RankProgress(((1, ProgressMark("time", 3, 7)),)),
         BuildEvents((BuildEvent("weights", ended=True, notes=["drawn"]),)),
-        NodeFacts("far", "10.0.0.2", "abc", 8, "NVML: Unknown Error", {"cpu": "fast", "gpus": ["H200"]}),
+        NodeFacts(
+            "far",
+            "10.0.0.2",
+            "abc",
+            8,
+            "NVML: Unknown Error",
+            {"cpu": "fast", "gpus": ["H200"]},
+            (NetworkInterface("eth0", ("10.0.0.2",), is_up=True),),
+        ),
         SampledRows("power", ({"at": 1.5, "watts": None},)),
         FileChunk("rank0.json", 3, "digest", b'{"type":\n"StopLaunch"}'),
         FileChunk("empty", 0),

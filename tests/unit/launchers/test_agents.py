@@ -146,6 +146,13 @@ def test_a_node_must_have_the_gpus_that_were_counted_on(cluster):
         cluster.site.launch(launch_of(cluster.folder, "true", 2, device="cuda"))
 
 
+def test_an_interface_that_nodes_lack_is_named_before_a_rank_starts(cluster):
+    launch = replace(launch_of(cluster.folder, ":", 2), environment={"GLOO_SOCKET_IFNAME": "eth77"})
+    with pytest.raises(NodesUnavailableError, match=r"^near: GLOO_SOCKET_IFNAME = eth77: .*\blo\b"):
+        cluster.site.launch(launch)
+    assert not list(cluster.folder.rglob("warm_parent.log"))
+
+
 @pytest.mark.drill("the clock of a node is two hours off")
 def test_times_are_those_of_the_command_whatever_the_clock_of_a_node_says(tmp_path, chore, drill):
     (name, at_boot), hours = *clock.clock_environment().items(), 2 * 3600

@@ -7,11 +7,18 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from distbench.ipc.channels import AGENT_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import (
+    AGENT_ROLE,
+    AuthenticatedChannel,
+    ChannelError,
+    connect_to_controller,
+    new_token,
+)
 from distbench.ipc.messages import NodeFacts
 from distbench.launchers.agents import AgentConnection, AgentListener
 from distbench.launchers.base import LaunchError, never_cancelled
 from distbench.launchers.nodes import Node, StartedAgents
+from distbench.system.network_interfaces import network_interfaces
 
 NODES = [Node("near", 1), Node("far", 1)]
 
@@ -111,3 +118,19 @@ def test_agents_of_another_run_do_not_count(port):
     threading.Thread(target=connect, daemon=True).start()
     with pytest.raises(LaunchError, match=r"no agent connected from far within 2 s"):
         port.gathered(2)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_agents_come_by_either_version_of_ip(port, host):
+    if host not in [address for each in network_interfaces() for address in each.addresses]:
+        pytest.skip(f"this host has no address {host}")
+    (address,) = [each for each in port.gathering.addresses.split(",") if host in each]
+
+    def connect() -> None:
+        for name in ("near", "far"):
+            wire = connect_to_controller([address], port.token)
+            port.stack.callback(wire.close)
+            wire.send(NodeFacts(name, wire.address))
+
+    threading.Thread(target=connect, daemon=True).start()
+    assert [agent.node.address for agent in port.gathered(10)] == [host, host]

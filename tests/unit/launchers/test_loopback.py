@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import psutil
 import pytest
 
+from distbench.launchers.base import NodesUnavailableError
 from distbench.launchers.local import Local
 from support.leftover_processes import listening_addresses
 from support.runs import MODELS, QUICK
+from support.shell_jobs import launch_of
 from support.suites import write_suite
 
 BOTH_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -31,6 +34,18 @@ def test_gloo_and_nccl_are_told_the_loopback_interface(no_interface_variables):
 def test_an_interface_that_the_user_names_is_left_to_the_ranks(no_interface_variables, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
     assert "GLOO_SOCKET_IFNAME" not in Local().environment()
+
+
+def test_an_interface_that_does_not_exist_is_refused_before_a_rank_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "^docker0,lo")
+    with (
+        closing(Local(oversubscribe=True).open_session("drill")) as session,
+        pytest.raises(
+            NodesUnavailableError, match=r"^GLOO_SOCKET_IFNAME = \^docker0,lo: gloo takes names only"
+        ),
+    ):
+        session.launch(launch_of(tmp_path, ":", 2))
+    assert not (tmp_path / "warm_parent.log").exists()
 
 
 def test_a_plan_shows_where_sockets_are_opened(tmp_path, distbench, no_interface_variables):

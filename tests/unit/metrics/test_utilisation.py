@@ -105,6 +105,7 @@ def test_the_peak_is_that_of_the_precision_in_use():
     [
         ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
         ("NVIDIA A100-SXM4-80GB", "fp64", 19.5e12),
+        ("NVIDIA GH200 120GB", "bf16", 989.5e12),
         ("NVIDIA L40S", "fp64", None),
         ("Tesla V100-SXM2-32GB", "fp16", 125e12),
         ("Tesla V100-SXM2-32GB", "bf16", None),
@@ -125,6 +126,7 @@ def restored() -> Iterator[None]:
     yield
     torch.backends.cuda.matmul.fp32_precision = "none"
     torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.train
@@ -142,13 +144,42 @@ def test_the_precision_of_fp32_is_told_whichever_way_a_model_has_set_it(set_to, 
 
 @pytest.mark.train
 @pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_products_convolutions_and_rnns_have_one_precision(precision):
+    import torch
+
+    from distbench.metrics.utilisation.matmul import cudnn_precisions, fp32_precision, set_fp32_precision
+
+    set_fp32_precision(precision)
+    assert fp32_precision(torch.device("cuda")) == precision
+    assert cudnn_precisions() == {"convolution_precision": precision, "rnn_precision": precision}
+    with torch.backends.cudnn.flags(benchmark=True):
+        assert torch.backends.cudnn.benchmark
+
+
+@pytest.mark.train
+@pytest.mark.usefixtures("restored")
+def test_convolutions_for_which_a_model_allows_tf32_are_told():
+    import torch
+
+    from distbench.metrics.utilisation.matmul import cudnn_precisions, set_fp32_precision
+
+    set_fp32_precision("highest")
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    assert cudnn_precisions() == {"convolution_precision": "high", "rnn_precision": "highest"}
+
+
+@pytest.mark.train
+@pytest.mark.usefixtures("restored")
 def test_tf32_that_the_environment_forbids_is_not_used(monkeypatch):
     import torch
 
-    from distbench.metrics.utilisation.matmul import fp32_precision
+    from distbench.metrics.utilisation.matmul import cudnn_precisions, fp32_precision
 
     torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert cudnn_precisions()["convolution_precision"] == "highest"
     assert fp32_precision(torch.device("cuda")) == "highest"
 
 

@@ -13,11 +13,13 @@ from distbench.core.case import Batch, PluginChoice, TimeLimitOverrides, TimeLim
 from distbench.core.errors import SuiteError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
+from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.plan import Plan, make_plan
 from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
 from distbench.run import trial_launch
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.system.machine import detect_machine, ops_folder, unsupported_gpu_text
+from distbench.system.visible_gpus import find_visible_gpus
 from distbench.workloads.transformer import PRESETS
 from support.suites import SuiteText, write_suite
 
@@ -499,6 +501,18 @@ def test_ops_are_built_for_one_kind_of_cpu(tmp_path):
     plain = folder("plain", 2000, "avx2")
     assert folder("faster at the moment", 3000, "avx2") == plain
     assert folder("newer", 2000, "avx2 avx512f") != plain, "its instructions would kill a rank on the other"
+
+
+def test_ops_for_cuda_are_built_for_the_visible_gpus():
+    def folder(*capabilities: tuple[int, int], **variables: str) -> Path:
+        gpus = FakeNvml(*(FakeGpu(uuid=f"GPU-{i}", capability=each) for i, each in enumerate(capabilities)))
+        return ops_folder("/venv", ALL, "cuda", gpus=find_visible_gpus(gpus, variables))
+
+    hopper, ampere = (9, 0), (8, 0)
+    assert folder(hopper, hopper) == folder(hopper)
+    assert folder(ampere) != folder(hopper), "a GPU has no kernel that was built for another"
+    assert folder(ampere, hopper) == folder(hopper, ampere) != folder(hopper)
+    assert folder(ampere, hopper, CUDA_VISIBLE_DEVICES="GPU-1") == folder(hopper)
 
 
 def test_more_ranks_than_gpus_name_the_world_size(suite):

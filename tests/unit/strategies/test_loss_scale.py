@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distbench.core.case import PrecisionConfig
+from distbench.core.case import OptimizerConfig, PrecisionConfig
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration
 from support.records import case
@@ -93,6 +93,33 @@ def test_every_engine_skips_the_same_steps(run_suite, strategies):
     assert "blocks.0.ffn.down.weight" in tensors
     for record in records[1:]:
         assert {row["tensor"] for row in record["tables"]["gradient_range"]} == tensors
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_gradients_are_clipped_by_one_norm_in_a_step(tmp_path, scale):
+    import torch
+
+    from distbench.strategies.base import RankContext
+    from distbench.strategies.torch_engine.engine import TorchEngine
+    from distbench.workloads.mlp import Mlp
+
+    norms = []
+
+    class Counting(TorchEngine):
+        def total_norm(self) -> torch.Tensor:
+            norms.append(super().total_norm())
+            return norms[-1]
+
+    precision = PrecisionConfig(loss_scale=scale)
+    trained = case("single", precision=precision, optimizer=OptimizerConfig(clip_grad_norm=0.5))
+    context = RankContext(trained, Mlp(), tmp_path, torch.device("cpu"), 0, 1, tmp_path)
+    module = torch.nn.Linear(2, 1, bias=False)
+    engine = Counting(context, module, [module])
+    module.weight.grad = torch.tensor([[3.0, 4.0]]) * (scale or 1)
+    engine.step()
+    assert len(norms) == 1
+    torch.testing.assert_close(module.weight.grad, torch.tensor([[0.3, 0.4]]))
 
 
 STEEP = """
