@@ -12,7 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from distbench.ipc.channels import CONTROLLER_ROLE, HANDSHAKE_TIMEOUT_S, AuthenticatedChannel, ChannelError
+import psutil
+
+from distbench.ipc.channels import (
+    CONTROLLER_ROLE,
+    HANDSHAKE_TIMEOUT_S,
+    AuthenticatedChannel,
+    ChannelError,
+    ProtocolError,
+)
 
 _MAX_HANDSHAKES = 64
 _CROWD = 16
@@ -37,6 +45,8 @@ class ChannelListener:
         self._token, self._serve = token, serve
         self._listener = socket.create_server(("", port), backlog=1024)
         self._listener.settimeout(_POLL_S)
+        self.other_protocol = ""
+        """The last connection with another protocol, by an agent or a stranger; empty: there was none."""
         self._handshakes = 0
         self._changed = threading.Condition()
 
@@ -45,13 +55,25 @@ class ChannelListener:
         """Port at which it listens."""
         return int(self._listener.getsockname()[1])
 
+    @property
+    def addresses(self) -> list[str]:
+        """All IPv4 addresses of this host, each with the port."""
+        hosts = [
+            each.address
+            for of_one in psutil.net_if_addrs().values()
+            for each in of_one
+            if each.family == socket.AF_INET
+        ]
+        # the loopback address leads to the other end's own host, so it comes last
+        return [f"{host}:{self.port}" for host in sorted(hosts, key=lambda host: host.startswith("127."))]
+
     def accept_next(self) -> None:
         """Wait up to a quarter of a second for the next connection, and begin its handshake."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._handshakes < _MAX_HANDSHAKES, _POLL_S):
                 return
         try:
-            connection = self._listener.accept()[0]
+            connection, (host, _) = self._listener.accept()
         except TimeoutError:
             return
         except OSError:
@@ -61,7 +83,7 @@ class ChannelListener:
         with self._changed:
             self._handshakes += 1
             seconds = HANDSHAKE_TIMEOUT_S if self._handshakes <= _CROWD else _CROWD_TIMEOUT_S
-        threading.Thread(target=self._authenticate, args=[connection, seconds], daemon=True).start()
+        threading.Thread(target=self._authenticate, args=[connection, host, seconds], daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""
@@ -70,9 +92,12 @@ class ChannelListener:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
-    def _authenticate(self, connection: socket.socket, seconds: float) -> None:
+    def _authenticate(self, connection: socket.socket, host: str, seconds: float) -> None:
         try:
             channel = AuthenticatedChannel(connection, self._token, CONTROLLER_ROLE, seconds)
+        except ProtocolError as error:
+            self.other_protocol = f"{host}: {error}"
+            return
         except ChannelError:
             # a stranger
             return

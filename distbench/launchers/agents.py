@@ -6,15 +6,11 @@ The controller listens only while they connect. Nodes without the run's folder g
 from __future__ import annotations
 
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
-
-import psutil
 
 from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
 from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
@@ -57,7 +53,8 @@ class AgentConnection:
     def __init__(self, channel: AuthenticatedChannel) -> None:
         self._channel = channel
         self._unread: list[Message] = []
-        self.node = NodeFacts("", "")
+        # named by its address until it tells its name
+        self.node = NodeFacts(channel.peer, "")
         self.lacks_run_folder = False
         """True if its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
@@ -73,7 +70,7 @@ class AgentConnection:
 
     @property
     def name(self) -> str:
-        """Name of its node; empty before ``greet``."""
+        """Name of its node; before ``greet`` its address."""
         return self.node.name
 
     def receive_files_into(self, root: Path) -> None:
@@ -94,7 +91,8 @@ class AgentConnection:
         """Receive its first message, which identifies it.
 
         Raises:
-            LaunchError: there is none.
+            NodeLostError: there is none, because its connection has ended.
+            LaunchError: there is none in time, or it can't be decoded.
         """
         self.node = self.wait_for(NodeFacts)
         self.send(Welcome(clock.now()))
@@ -148,7 +146,7 @@ class AgentConnection:
                     self._unread.remove(event)
                     raise LaunchError(f"{self.name}: {event.reason}")
             if (left := end - time.monotonic()) <= 0:
-                raise AgentTimeoutError(f"the agent on {self.name or 'a node'} does not answer")
+                raise AgentTimeoutError(f"the agent on {self.name} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
     def wait_stopped(self) -> list[SampledRows | SamplerFailure]:
@@ -199,18 +197,6 @@ class AgentConnection:
         return True
 
 
-def host_addresses(port: int) -> list[str]:
-    """All IPv4 addresses of this host, each with *port*."""
-    hosts = [
-        each.address
-        for of_one in psutil.net_if_addrs().values()
-        for each in of_one
-        if each.family == socket.AF_INET
-    ]
-    # the loopback address leads to the other end's own host, so it comes last
-    return [f"{host}:{port}" for host in sorted(hosts, key=lambda host: host.startswith("127."))]
-
-
 class AgentListener:
     """Listens until every agent of a launch has connected."""
 
@@ -230,11 +216,12 @@ class AgentListener:
         self._connected: list[AgentConnection] = []
         self._lock = threading.Lock()
         self._is_over = False
+        self._problem = ""
 
     @property
     def addresses(self) -> str:
         """All addresses of this host, with the port: each node finds out which it can reach."""
-        return ",".join(host_addresses(self._listener.port))
+        return ",".join(self._listener.addresses)
 
     def accept_all(
         self, nodes: Sequence[Node], started: StartedAgents, seconds: float, is_cancelled: CancelCheck
@@ -246,7 +233,7 @@ class AgentListener:
         """
         end, why = time.monotonic() + seconds, None
         while len(self._connected) < len(nodes) and time.monotonic() < end and not is_cancelled():
-            if why := started.failure():
+            if why := self._problem or started.failure():
                 break
             self._listener.accept_next()
         with self._lock:
@@ -255,7 +242,9 @@ class AgentListener:
             return _ordered(met, nodes)
         for agent in met:
             agent.close()
-        raise LaunchError(why or f"{_missing_text(met, nodes)} within {seconds:g} s")
+        why = why or f"{_missing_text(met, nodes)} within {seconds:g} s"
+        # it may be one of them
+        raise LaunchError("; ".join(filter(None, [why, self._listener.other_protocol])))
 
     def close(self) -> None:
         """Stop listening."""
@@ -263,13 +252,16 @@ class AgentListener:
 
     def _greet(self, channel: AuthenticatedChannel) -> None:
         agent = AgentConnection(channel)
-        # one that ends before it has said its name is not waited for
-        with suppress(LaunchError):
+        try:
             agent.greet()
             with self._lock:
                 if not self._is_over:
                     self._connected.append(agent)
                     return
+        except LaunchError as error:
+            # one that ends before it has said its name may come again
+            if not isinstance(error, NodeLostError):
+                self._problem = str(error)
         agent.close()
 
 

@@ -124,6 +124,7 @@ class NodeAgent:
         # the plan of the run has already checked for more ranks than cores
         self._session = Local(oversubscribe=True).open_session(run_id)
         self._prepared: LaunchSpec | None = None
+        self._launch_number = 0
         self._running: RunningLaunch | None = None
         self._ranks_left: set[int] = set()
         self._mirror: RunMirror | None = None
@@ -224,6 +225,7 @@ class NodeAgent:
             self._enqueue(LaunchFailed(f"can't copy {offer.root}: {error}"))
 
     def _prepare(self, request: PrepareLaunch) -> None:
+        self._launch_number = request.number
         try:
             self._prepared = self._local_spec(request)
             self._session.prepare(self._prepared, self._is_controller_gone)
@@ -282,7 +284,7 @@ class NodeAgent:
             self._ranks_left.discard(each.rank)
             if self._trial:
                 self._outbox.append(self._trial.final_files(each.rank))
-            self._enqueue(each)
+            self._enqueue(replace(each, launch=self._launch_number))
 
     def _stop(self) -> None:
         if self._running:

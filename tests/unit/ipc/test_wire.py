@@ -13,8 +13,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from distbench.ipc.channels import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import (
+    AGENT_ROLE,
+    CONTROLLER_ROLE,
+    PROTOCOL,
+    AuthenticatedChannel,
+    ChannelError,
+    new_token,
+)
 from distbench.ipc.messages import FileChunk, LaunchFailed, LaunchStopped, Message, StopLaunch
+from support.agent_channels import send_encoded
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -78,7 +86,8 @@ def test_who_sends_back_what_it_was_sent_is_refused(connected_pair):
     ours, theirs = connected_pair()
 
     def reflect() -> None:
-        theirs.sendall(theirs.recv(32) * 2)
+        theirs.sendall(theirs.recv(11, socket.MSG_WAITALL))
+        theirs.sendall(theirs.recv(32, socket.MSG_WAITALL) * 2)
 
     threading.Thread(target=reflect).start()
     with pytest.raises(ChannelError, match="wrong token"):
@@ -91,9 +100,12 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
     near, far = connected_pair()
 
     def overhear() -> None:
-        far.sendall(theirs.recv(32))
-        heard.extend(far.recv(64, socket.MSG_WAITALL))
+        far.sendall(theirs.recv(11, socket.MSG_WAITALL))
+        heard.extend(far.recv(11, socket.MSG_WAITALL))
         theirs.sendall(heard)
+        far.sendall(theirs.recv(32, socket.MSG_WAITALL))
+        heard.extend(proof := far.recv(64, socket.MSG_WAITALL))
+        theirs.sendall(proof)
         far.sendall(theirs.recv(32, socket.MSG_WAITALL))
 
     threading.Thread(target=overhear).start()
@@ -104,20 +116,30 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
         AuthenticatedChannel(again, token, CONTROLLER_ROLE)
 
 
+UNKNOWN = f"the other end speaks an unknown protocol, this end protocol {PROTOCOL} of distbench"
+
+
 @pytest.mark.parametrize(
-    "stray",
+    ("stray", "told"),
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 9, id="another protocol"),
-        pytest.param(bytes(4096), id="zeros"),
+        pytest.param(b"", "no handshake: the other end closed the connection", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 9, UNKNOWN, id="another protocol"),
+        pytest.param(bytes(4096), UNKNOWN, id="zeros"),
+        pytest.param(
+            b"distbench\1\2", f"speaks protocol 258, this end protocol {PROTOCOL} of", id="another version"
+        ),
     ],
 )
-def test_a_stray_connection_is_refused(connected_pair, stray):
+@pytest.mark.parametrize("role", [CONTROLLER_ROLE, AGENT_ROLE])
+def test_a_stray_connection_is_refused(connected_pair, stray, told, role):
     ours, theirs = connected_pair()
     theirs.sendall(stray)
-    theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(ChannelError, match="no handshake"):
-        AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
+    if not stray:
+        theirs.shutdown(socket.SHUT_WR)
+    # one that speaks another protocol is not waited for
+    with pytest.raises(ChannelError, match=told):
+        AuthenticatedChannel(ours, new_token(), role, 600)
+    assert ours.fileno() == -1
 
 
 @pytest.mark.parametrize("length", [2, 1 << 31])
@@ -178,10 +200,7 @@ def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair)
 def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(connected_pair, text):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
-    with agent._sending:
-        frame = len(text).to_bytes(4, "big") + agent._mac(AGENT_ROLE, agent._sent, text) + text
-        agent._sent += 1
-        agent._socket.sendall(frame)
+    send_encoded(agent, text)
     with pytest.raises(ChannelError, match=r"(a|invalid) message"):
         for _ in range(10):
             controller.receive(1)

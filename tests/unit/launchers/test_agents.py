@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,10 +19,10 @@ from distbench.core.case import MeasureConfig, PluginChoice, TimeLimits
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildJournalReader
 from distbench.ipc.channels import (
-    AGENT_ROLE,
     CONTROLLER_ROLE,
     CONTROLLERS_VARIABLE,
     PATIENCE_VARIABLE,
+    PROTOCOL,
     TOKEN_VARIABLE,
     AuthenticatedChannel,
     new_token,
@@ -41,6 +40,7 @@ from distbench.record.run_folder import new_run_id
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import processes_of_run
+from support.agent_channels import channel_pair
 from support.fault_table import Drill
 from support.leftover_processes import listening_addresses
 from support.records import case
@@ -420,6 +420,27 @@ def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends
     assert done.returncode != 0 and "Connection refused" in done.stderr
 
 
+def test_an_agent_of_another_protocol_ends_at_once_with_both_numbers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        told = {
+            TOKEN_VARIABLE: new_token(),
+            CONTROLLERS_VARIABLE: f"127.0.0.1:{listener.getsockname()[1]}",
+            RUN_ID_VARIABLE: "newer",
+        }
+        words = [sys.executable, *AGENT_ARGUMENTS]
+        agent = psutil.Popen(words, env={**os.environ, **told}, stderr=subprocess.PIPE, text=True)
+        listener.settimeout(20)
+        with listener.accept()[0] as connection:
+            connection.sendall(b"distbench" + (PROTOCOL + 1).to_bytes(2, "big"))
+            _, errors = agent.communicate(timeout=25)
+        assert agent.returncode != 0
+        assert f"speaks protocol {PROTOCOL + 1}, this end protocol {PROTOCOL} of distbench" in errors
+        # there was no second try
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def kill_agent(cluster: AgentSite, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
     """Send *number* to an agent in a trial, which is *told* so; the next trial has other agents."""
     handle = cluster.site.launch(launch_of(cluster.folder, f"sleep {nap}", 2))
@@ -691,11 +712,7 @@ def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(tmp_path, name
     root.mkdir()
     (root / "suite.yaml").write_text("mine")
     sent.write_text("theirs")
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as both:
-        ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
-        roles = zip(ends, (AGENT_ROLE, CONTROLLER_ROLE), strict=True)
-        met = [both.submit(AuthenticatedChannel, end, SECRET, role) for end, role in roles]
-        agent_end, own_end = [each.result() for each in met]
+    own_end, agent_end = channel_pair()
     agent = AgentConnection(own_end)
     agent.receive_files_into(root)
     agent.expect(PurePosixPath("trials/a/0"), range(2, 4), ["scratch/weights"])
