@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from distbench.analysis.run import RunAnalysis
-from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.errors import RecordContentError, RecordError, UsageError, did_you_mean
 from distbench.query.facts import view_rows
 from distbench.query.loader import RunLoader, create_table
 from distbench.query.tables import TABLES, VIEW_PREFIX, SqlColumn, SqlTable, view_tables
+from distbench.record import RecordRow
 from distbench.record.parquet import first_line, replace_surrogates
+from distbench.record.record_reader import untrusted_records
 from distbench.record.run_folder import Run
-from distbench.views.base import all_views
+from distbench.views.base import View, all_views
 
 _QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
 """Kinds of statement that only read, in DuckDB's terms; a pivot is several."""
@@ -62,6 +65,10 @@ class Database:
         self._described, self._documented = loading.described, loading.documented
         self.damaged = loading.damaged
         """Unreadable trials of each run, which no table includes."""
+        self.contradictory: dict[Path, str] = {}
+        """Folders of runs whose records are inconsistent, so that no table of a view includes them, each with
+        the reason.
+        """
         self._views = {table.name: table for table in view_tables() if table.name not in self._documented}
         self._filled: set[str] = set()
         self._database.execute("set enable_external_access = false")
@@ -111,13 +118,33 @@ class Database:
         wanted = (names & self._views.keys()) - self._filled
         if not wanted:
             return
-        found = [_unless_gone(RunAnalysis.read, run, self._may_lack_runs) for run in self._runs]
-        analysed = [run for run in found if run]
+        views = {name: all_views()[name.removeprefix(VIEW_PREFIX)] for name in wanted}
+        rows: dict[str, list[RecordRow]] = {name: [] for name in wanted}
+        for run in self._runs:
+            for name, of_run in self._rows_of_views(run, views).items():
+                rows[name] += of_run
         for name in wanted:
-            view = all_views()[name.removeprefix(VIEW_PREFIX)]
-            rows = [row for run in analysed for row in view_rows(run, view)]
-            create_table(self._database, name, self._views[name].columns, rows)
+            create_table(self._database, name, self._views[name].columns, rows[name])
         self._filled |= wanted
+
+    def _rows_of_views(self, run: Run, views: Mapping[str, View]) -> dict[str, list[RecordRow]]:
+        """Rows of *run* by the name of the table; of several runs, none of one that contradicts itself.
+
+        Raises:
+            UsageError: the only run can't be read.
+            RecordContentError: a file does not match its record, and the runs are to be read again.
+        """
+        analysed = _unless_gone(RunAnalysis.read, run, self._may_lack_runs)
+        try:
+            with untrusted_records(str(run.folder)):
+                return {name: view_rows(analysed, view) for name, view in views.items()} if analysed else {}
+        except RecordContentError:
+            raise
+        except RecordError as error:
+            if not self._may_lack_runs:
+                raise
+            self.contradictory[run.folder] = str(error)
+            return {}
 
     def _columns(self, table: str) -> tuple[SqlColumn, ...]:
         documented = self._documented.get(table)
