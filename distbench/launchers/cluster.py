@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -51,6 +52,8 @@ from distbench.launchers.nodes import (
 )
 from distbench.system.cache import cache_folder
 from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
+
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+", re.MULTILINE)
 
 M = TypeVar("M", bound=Message)
 
@@ -262,7 +265,9 @@ class ClusterSession(LaunchSession):
         except LaunchError as error:
             if is_cancelled():
                 raise
-            tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
+            text = log.read_text(errors="replace") if log.is_file() else ""
+            # the line after the frames says what was wrong, and the log has the rest
+            tail = _TRACEBACK.sub("", text)[-2000:]
             ending = f"; {log} ends with:\n{tail}" if tail else ""
             raise NodesUnavailableError(f"{error}{ending}") from error
         for agent in agents:

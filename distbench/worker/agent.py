@@ -80,7 +80,7 @@ def run_agent(parent: int | None = None) -> None:
         parent: The process that started this one, whose end ends this one; 0: the actual parent.
 
     Raises:
-        ChannelError: none of its addresses can be reached, or the other end does not know the token.
+        SystemExit: none of its addresses can be reached, or the other end can't be believed.
     """
     if parent is not None:
         die_with_parent(parent or os.getppid())
@@ -92,15 +92,24 @@ def run_agent(parent: int | None = None) -> None:
     # ranks of an abandoned agent, which can't end them while it is stopped
     kill_run(tag)
     is_over = False
-    while not is_over:
-        agent = NodeAgent(
-            _connect_with_retry(os.environ[CONTROLLERS_VARIABLE].split(","), token, patience_s), tag
-        )
-        try:
-            agent.run()
-        finally:
-            agent.close()
-        is_over = agent.run_ended or not patience_s
+    try:
+        while not is_over:
+            is_over = _serve_controller(token, patience_s, tag) or not patience_s
+    except ChannelError as error:
+        # agents share a log, so the line has the node
+        raise SystemExit(f"{node_name()}: {error}") from error
+
+
+def _serve_controller(token: str, patience_s: float, tag: str) -> bool:
+    """Serve the controller until it is gone; return True if it has said that the run is over."""
+    agent = NodeAgent(
+        _connect_with_retry(os.environ[CONTROLLERS_VARIABLE].split(","), token, patience_s), tag
+    )
+    try:
+        agent.run()
+    finally:
+        agent.close()
+    return agent.run_ended
 
 
 def _connect_with_retry(addresses: list[str], token: str, patience_s: float) -> AuthenticatedChannel:

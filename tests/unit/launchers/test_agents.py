@@ -21,6 +21,7 @@ from distbench.ipc.build_files import BuildJournalReader
 from distbench.ipc.channels import (
     CONTROLLER_ROLE,
     CONTROLLERS_VARIABLE,
+    NODE_VARIABLE,
     PATIENCE_VARIABLE,
     PROTOCOL,
     TOKEN_VARIABLE,
@@ -404,6 +405,7 @@ def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends
             TOKEN_VARIABLE: token,
             CONTROLLERS_VARIABLE: f"127.0.0.1:{listener.getsockname()[1]}",
             RUN_ID_VARIABLE: "lossy",
+            NODE_VARIABLE: "lonely",
         }
         command = [sys.executable, *AGENT_ARGUMENTS]
         agent = psutil.Popen(command, env={**os.environ, **told})
@@ -417,7 +419,10 @@ def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends
     done = subprocess.run(
         command, env={**os.environ, **told}, capture_output=True, text=True, timeout=25, check=False
     )
-    assert done.returncode != 0 and "Connection refused" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("lonely: can't reach the controller: 127.0.0.1:")
+    assert line.endswith("Connection refused")
 
 
 def test_an_agent_of_another_protocol_ends_at_once_with_both_numbers():
@@ -497,6 +502,20 @@ def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(tmp_pa
         cluster.site.launch(launch_of(cluster.folder, "true", 2))
     drill.seen(str(caught.value))
     assert "far: no route to host" in str(caught.value)
+    cluster.site.close()
+    soon(cluster.nobody_left, "processes were left")
+
+
+def test_a_python_that_fails_on_a_node_is_told_by_its_last_line(tmp_path, chore):
+    failing = f'test "$1" = near || exec {sys.executable} -c "import nothing_of_that_name"; exec sh -c "$2"'
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", failing, "shell"])
+    with pytest.raises(LaunchError, match="the remote shell of far exited with code 1") as caught:
+        cluster.site.launch(launch_of(cluster.folder, "true", 2))
+    told = str(caught.value).splitlines()
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in told
+    assert not [line for line in told if "Traceback" in line or line.startswith(" ")]
+    (log,) = cluster.folder.rglob("agents.log")
+    assert "Traceback" in log.read_text()
     cluster.site.close()
     soon(cluster.nobody_left, "processes were left")
 
