@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import RecordContentError, RecordError, UsageError, did_you_mean
+from distbench.core.units import format_count
 from distbench.query.facts import view_rows
 from distbench.query.loader import RunLoader, create_table
 from distbench.query.tables import TABLES, VIEW_PREFIX, SqlColumn, SqlTable, view_tables
@@ -21,6 +23,11 @@ from distbench.views.base import View, all_views
 
 _QUERY_STATEMENTS = ("SELECT", "EXPLAIN", "PRAGMA", "CALL", "MULTI")
 """Kinds of statement that only read, in DuckDB's terms; a pivot is several."""
+_READ_ONLY = (
+    "is not supported, because runs are read-only; use select, from, with, describe, show, summarize or "
+    "explain"
+)
+_MAX_VALUES = 10_000_000
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 _NO_COLUMN = re.compile(r'column(?: named)? "(.+?)"')
 
@@ -40,8 +47,11 @@ class QueryResult:
 class Database:
     """Tables of some runs."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
+    def __init__(self, runs: Iterable[Run], max_values: int = _MAX_VALUES) -> None:
         """Read *runs*; of several, those that disappear meanwhile are left out.
+
+        Args:
+            max_values: Maximum number of values in a result, which takes some 100 bytes for each.
 
         Raises:
             UsageError: one is no folder of a run.
@@ -58,7 +68,7 @@ class Database:
         }
         self._database = duckdb.connect(":memory:", config=settings)
         loading, self._runs = RunLoader(), list(runs)
-        self._may_lack_runs = len(self._runs) > 1
+        self._may_lack_runs, self._max_values = len(self._runs) > 1, max_values
         for run in self._runs:
             _unless_gone(loading.add_run, run, self._may_lack_runs)
         loading.create_tables(self._database)
@@ -87,22 +97,42 @@ class Database:
         self._fill_views(self._table_names(sql))
         try:
             self._check_is_query(sql)
-            result = self._database.execute(sql)
-            if result is None or result.description is None:
-                raise UsageError('query: missing SQL, such as "select * from cases"')
-            columns, types = zip(*((name, str(type_)) for name, type_, *_ in result.description), strict=True)
-            return QueryResult(columns, types, result.fetchall())
+            with self._read_only():
+                return self._result(sql)
+        except duckdb.TransactionException as error:
+            raise UsageError(f"query: a change of a table {_READ_ONLY}") from error
         except duckdb.Error as error:
             raise UsageError(f"query: {self._message(error, sql)}") from error
+
+    @contextmanager
+    def _read_only(self) -> Iterator[None]:
+        """Refuse changes in the body: those within ``with`` are part of a select."""
+        self._database.execute("begin transaction read only")
+        try:
+            yield
+        finally:
+            self._database.execute("rollback")
+
+    def _result(self, sql: str) -> QueryResult:
+        result = self._database.execute(sql)
+        if result is None or result.description is None:
+            raise UsageError('query: missing SQL, such as "select * from cases"')
+        columns, types = zip(*((name, str(type_)) for name, type_, *_ in result.description), strict=True)
+        most = self._max_values // len(columns)
+        # one row more shows that there are more
+        rows = result.fetchmany(most + 1)
+        if len(rows) > most:
+            raise UsageError(
+                f"query: more than {most:,} rows, the maximum for {format_count(len(columns), 'column')}; "
+                "aggregate, name fewer columns, or add limit and offset"
+            )
+        return QueryResult(columns, types, rows)
 
     def _check_is_query(self, sql: str) -> None:
         """Refuse other statements: they would change the copy in memory and leave the runs as they were."""
         for statement in self._database.extract_statements(sql):
             if (kind := statement.type.name) not in _QUERY_STATEMENTS:
-                raise UsageError(
-                    f"query: {kind.replace('_', ' ')} is not supported, because runs are read-only; use "
-                    "select, from, with, describe, show, summarize or explain"
-                )
+                raise UsageError(f"query: {kind.replace('_', ' ')} {_READ_ONLY}")
 
     def tables(self) -> list[SqlTable]:
         """Tables with all of their columns, documented if a record or a view describes them."""
@@ -169,6 +199,9 @@ class Database:
             named = [tables[name] for name in sorted(self._table_names(sql)) if name in tables]
             allowed = [f"{table.name}: {', '.join(c.name for c in table.columns)}" for table in named]
             return "\n".join([message, *(f"columns of {line}" for line in allowed)])
+        if "'pytz'" in message:
+            # DuckDB converts no such time without it
+            return "times with a time zone need pytz; install it, or cast them, as in now()::timestamp"
         return message
 
     def _table_names(self, sql: str) -> set[str]:
