@@ -453,8 +453,9 @@ def test_what_a_record_keeps_as_json_is_data_in_json(store_run, query):
 
 
 def test_a_terminal_is_not_acted_on_by_what_a_table_holds(store_run, query):
-    store_run(trial(tables={"odd": [{"text": "a\x1b[31mb\nc\u202ed"}]}))
-    assert query("select text from odd")[1] == "text\nab cd\n"
+    store_run(trial(tables={"odd": [{"text": "a\x1b[31mb\nc\u202ed\u061ce\u2028f\u2029g"}]}))
+    assert query("select text from odd")[1] == "text\nab cdefg\n"
+    assert query("select text from odd", "--format", "csv")[1] == 'text\n"ab\ncdefg"\n'
 
 
 def test_the_tables_are_documented_with_and_without_a_run(store_run, query):
