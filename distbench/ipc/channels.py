@@ -62,7 +62,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _AGENT_HANDSHAKE_TIMEOUT_S = 10.0
 _NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
-_MAX_MESSAGE_BYTES = 64 << 20
+# kept before its HMAC can be verified; the largest are samples of a node, and chunks of files
+_MAX_MESSAGE_BYTES = 4 << 20
 # until the kernel ends a connection whose other host is gone (man 7 tcp)
 _USER_TIMEOUT_MS = 15_000
 _HEARTBEAT_S = 1.0
@@ -123,7 +124,7 @@ class AuthenticatedChannel:
         self._socket, self._role = connection, role
         self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
         self._sent = self._received = 0
-        self._pending = b""
+        self._pending = bytearray()
         self._sending = threading.Lock()
         self._heard_at = time.monotonic()
         self.alive = True
@@ -180,7 +181,6 @@ class AuthenticatedChannel:
         with suppress(OSError):
             received = self._socket.recv(1 << 20)
         self.alive = bool(received)
-        self._heard_at = time.monotonic()
         self._pending += received
         try:
             # heartbeats are empty
@@ -222,18 +222,19 @@ class AuthenticatedChannel:
         head = _LENGTH.size + _MAC_BYTES
         if len(self._pending) < head:
             return None
-        (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
-        data = self._pending[head : head + length]
-        if length <= _MAX_MESSAGE_BYTES and len(data) < length:
+        (length,) = _LENGTH.unpack_from(self._pending)
+        if length <= _MAX_MESSAGE_BYTES and len(self._pending) < head + length:
             return None
-        mac = self._pending[_LENGTH.size : head]
+        mac, data = bytes(self._pending[_LENGTH.size : head]), bytes(self._pending[head : head + length])
         if length > _MAX_MESSAGE_BYTES or not hmac.compare_digest(
             mac, self._mac(self._other, self._received, data)
         ):
             self.close()
             raise ChannelError("invalid message (wrong authentication code or too large)")
         self._received += 1
-        self._pending = self._pending[head + length :]
+        # bytes that nobody has authenticated are no sign of life
+        self._heard_at = time.monotonic()
+        del self._pending[: head + length]
         return data
 
     def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:

@@ -23,6 +23,7 @@ from distbench.ipc.channels import (
 )
 from distbench.ipc.messages import FileChunk, LaunchFailed, LaunchStopped, Message, StopLaunch
 from support.agent_channels import send_encoded
+from support.shell_jobs import soon
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -142,7 +143,7 @@ def test_a_stray_connection_is_refused(connected_pair, stray, told, role):
     assert ours.fileno() == -1
 
 
-@pytest.mark.parametrize("length", [2, 1 << 31])
+@pytest.mark.parametrize("length", [2, (4 << 20) + 1, 1 << 31])
 def test_what_somebody_puts_into_a_connection_ends_it(connected_pair, length):
     token = new_token()
     pair = connected_pair()
@@ -161,6 +162,27 @@ def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair):
     for _ in range(3):
         assert controller.receive(2.5) == []
         assert controller.seconds_silent() < 1
+
+
+@pytest.mark.drill("bytes that nobody has authenticated trickle into a connection")
+def test_bytes_that_nobody_has_authenticated_are_no_sign_of_life(connected_pair, drill):
+    token, pair = new_token(), connected_pair()
+    controller, agent = channel_pair(pair, token, token)
+    # all that follows, heartbeats too, is taken for the rest of this frame
+    pair[0].sendall(struct.pack(">I", 1 << 20))
+    soon(lambda: not agent.receive(0.1) and agent.seconds_silent() > 3, "it seemed alive", 20)
+    drill.seen("nothing: the end counts as silent")
+    controller.close()
+
+
+def test_a_message_that_comes_in_pieces_is_whole(connected_pair):
+    token = new_token()
+    controller, agent = channel_pair(connected_pair(), token, token)
+    sent = FileChunk("weights", 0, data=os.urandom(3 << 20))
+    threading.Thread(target=controller.send, args=[sent], daemon=True).start()
+    got: list[Message] = []
+    soon(lambda: got.extend(agent.receive(1)) or got, "nothing came")
+    assert got == [sent]
 
 
 def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
@@ -183,8 +205,8 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
 def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
-    with pytest.raises(ChannelError, match=r"invalid message: 67,108,9\d\d bytes, the maximum is 67,108,864"):
-        controller.send(FileChunk("weights", 0, data=b"x" * (64 << 20)))
+    with pytest.raises(ChannelError, match=r"invalid message: 4,194,3\d\d bytes, the maximum is 4,194,304"):
+        controller.send(FileChunk("weights", 0, data=b"x" * (4 << 20)))
     controller.send(StopLaunch())
     assert agent.receive(10) == [StopLaunch()]
 
