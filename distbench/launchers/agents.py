@@ -30,6 +30,7 @@ from distbench.ipc.messages import (
     SamplerFailure,
     Welcome,
 )
+from distbench.ipc.trial_files import DISK_FULL_ERRNOS
 from distbench.launchers.base import CancelCheck, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, StartedAgents, node_labels
 from distbench.system import clock
@@ -193,6 +194,11 @@ class AgentConnection:
             self._receiver.receive(event)
         except TransferError as error:
             raise LaunchError(f"{self.name}: {error}") from error
+        except OSError as error:
+            # a full disk of this host ends the run, whichever node has sent the file
+            if error.errno in DISK_FULL_ERRNOS:
+                raise
+            raise LaunchError(f"{self.name}: can't store {event.name}: {error.strerror}") from error
         self._chunks_received += 1
         return True
 

@@ -30,7 +30,7 @@ from distbench.ipc.channels import (
 )
 from distbench.ipc.file_transfer import file_chunks
 from distbench.ipc.launch_spec import LaunchSpec
-from distbench.ipc.messages import EndRun, RankExit
+from distbench.ipc.messages import EndRun, NodeFacts, RankExit
 from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
 from distbench.launchers.agents import AgentConnection
 from distbench.launchers.base import LaunchError, LaunchUnsupportedError, NodesUnavailableError
@@ -705,6 +705,24 @@ def test_two_nodes_train_as_one(tmp_path, run_suite, share):
         assert losses[0] == losses[1]
     assert near.record("ddp")["nodes"] == {}
     assert far.record("ddp")["nodes"] == {"near": [0], "far": [1]}
+
+
+def test_a_file_that_can_not_be_stored_is_told_with_its_node(tmp_path):
+    sent = tmp_path / "sent"
+    sent.touch()
+    (tmp_path / "run" / "rank2.d" / "inner").mkdir(parents=True)
+    own_end, agent_end = channel_pair()
+    agent = AgentConnection(own_end)
+    agent.receive_files_into(tmp_path / "run")
+    agent.expect(PurePosixPath(), range(2, 3), [])
+    agent_end.send(NodeFacts("far", ""))
+    agent.greet()
+    for chunk in file_chunks(sent, "rank2.d"):
+        agent_end.send(chunk)
+    with pytest.raises(LaunchError, match=r"far: can't store rank2\.d: Is a directory"):
+        soon(lambda: bool(agent.read_events()), "nothing came")
+    agent.close()
+    agent_end.close()
 
 
 @pytest.mark.parametrize(
