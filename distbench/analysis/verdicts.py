@@ -6,12 +6,14 @@ Timed losses are judged here because they are compared with the references of th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from distbench.analysis.job_results import Gravity, ReferenceLosses, Verdict, job_results
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, SAME_LOSSES, LossComparison
 from distbench.analysis.losses.peer_groups import compare_timed_losses
-from distbench.core.job import MEASURE
+from distbench.core.job import MEASURE, JobKind
+from distbench.core.text import one_line
 from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import untrusted_records
 
@@ -48,7 +50,7 @@ def collect_verdicts(suite: Mapping[str, Any], records: Sequence[Record]) -> dic
     for plugin, results in job_results().items():
         kind = results.kind
         if own := records_of_kind(records, kind.name):
-            with untrusted_records(f"the records in {kind.folder}"):
+            with _named_records(kind, own):
                 judged = results.judge(suite.get(kind.name) or {}, own)
             for case_id, verdict in judged.items():
                 by_case.setdefault(case_id, {})[plugin] = verdict
@@ -66,7 +68,7 @@ def loss_comparisons(records: Sequence[Record]) -> dict[str, LossComparison]:
     expected: dict[str, ReferenceLosses] = {}
     for results in job_results().values():
         if own := records_of_kind(records, results.kind.name):
-            with untrusted_records(f"the records in {results.kind.folder}"):
+            with _named_records(results.kind, own):
                 expected |= results.expected_losses(own)
     return compare_timed_losses(records_of_kind(records, MEASURE), expected, perturbed_losses(records))
 
@@ -80,9 +82,14 @@ def perturbed_losses(records: Sequence[Record]) -> dict[str, Sequence[np.ndarray
     perturbed: dict[str, Sequence[np.ndarray]] = {}
     for results in job_results().values():
         if own := records_of_kind(records, results.kind.name):
-            with untrusted_records(f"the records in {results.kind.folder}"):
+            with _named_records(results.kind, own):
                 perturbed |= results.perturbed_losses(own)
     return perturbed
+
+
+def _named_records(kind: JobKind, records: Sequence[Record]) -> AbstractContextManager[None]:
+    """Name *records* of *kind*, and their run, in an error that the body raises on them."""
+    return untrusted_records(f"the records in {kind.folder} of run {one_line(records[0].run_id)}")
 
 
 def _loss_verdict(found: LossComparison) -> Verdict:

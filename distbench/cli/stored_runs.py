@@ -113,9 +113,14 @@ def load_history_points(runs: Iterable[Run]) -> Iterator[tuple[Run, HistoryRun |
                 point = retry_eagerly(partial(_history_point, run))
         except DistbenchError as error:
             if run.folder.exists():
-                yield run, str(error)
+                yield run, _with_folder(str(error), run)
         else:
             yield run, point
+
+
+def _with_folder(reason: str, run: Run) -> str:
+    """*reason*, which names the folder of *run* if it does not yet."""
+    return reason if str(run.folder) in reason else f"{run.folder}: {reason}"
 
 
 def readable_history_points(runs: Iterable[Run]) -> Iterator[HistoryRun]:

@@ -6,11 +6,11 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-# whole escape sequences; then remaining control characters, marks that change the writing
-# direction, noncharacters, and lone surrogates, which no encoding can write
+# whole escape sequences; then remaining control characters, Unicode's line separators, marks that
+# change the writing direction, noncharacters, and lone surrogates, which no encoding can write
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?", re.DOTALL)
 _CONTROLS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ud800-\udfff]"
 )
 _ERROR_LINE = re.compile(r"\b(error|fatal|ld): |No space left on device", re.IGNORECASE)
 # lines of the compiler driver and of ninja that only report a failed part

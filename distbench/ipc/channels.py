@@ -1,12 +1,13 @@
-"""Channels that carry messages: to an agent over TCP, to a fork server over a socket pair.
+"""Channels that carry messages to and from an agent over TCP.
 
-Both ends of a TCP connection know the token of the run, which no message contains. The handshake: the
-controller sends a nonce, the agent answers with its own and the HMAC-SHA256 of its role and both nonces under
-the token, and the controller sends the same for its role. A nonce is used once and a role once, so neither a
-replayed nor a reflected proof is valid. Then each message is a frame: its length (4 bytes), its HMAC under a
-key derived from the token and both nonces, and the message. The HMAC covers the direction, the number of the
-frame in it, and the message, so a changed, repeated, missing or injected message ends the connection. Nothing
-is encrypted: an eavesdropper can read all messages.
+Both ends know the token of the run, which no message contains. The handshake: each end sends the number of
+its protocol, so that two versions tell each other apart. The controller sends a nonce, the agent answers with
+its own and the HMAC-SHA256 of its role and both nonces under the token, and the controller sends the same for
+its role. A nonce is used once and a role once, so neither a replayed nor a reflected proof is valid. Then
+each message is a frame: its length (4 bytes), its HMAC under a key derived from the token and both nonces,
+and the message. The HMAC covers the direction, the number of the frame in it, and the message, so a changed,
+repeated, missing or injected message ends the connection. Nothing is encrypted: an eavesdropper can read all
+messages.
 
 Each end sends an empty frame every second, from a thread of its own, so an end that is stopped, or whose
 host or network is gone, falls silent.
@@ -52,12 +53,17 @@ SILENCE_TIMEOUT_S = 30.0
 HANDSHAKE_TIMEOUT_S = 5.0
 """Time for both ends to authenticate each other."""
 
+PROTOCOL = 1
+"""Number of the protocol, to be raised with a change that ends without it can't follow."""
+
+_PROTOCOL_NAME, _GREETING = b"distbench", struct.Struct(">9sH")
 _CONNECT_TIMEOUT_S = 5.0
 # a connection may wait at the controller behind others
 _AGENT_HANDSHAKE_TIMEOUT_S = 10.0
 _NONCE_BYTES, _MAC_BYTES = 32, hashlib.sha256().digest_size
 _LENGTH = struct.Struct(">I")
-_MAX_MESSAGE_BYTES = 64 << 20
+# kept before its HMAC can be verified; the largest are samples of a node, and chunks of files
+_MAX_MESSAGE_BYTES = 4 << 20
 # until the kernel ends a connection whose other host is gone (man 7 tcp)
 _USER_TIMEOUT_MS = 15_000
 _HEARTBEAT_S = 1.0
@@ -90,6 +96,10 @@ class HandshakeError(ChannelError):
     """The other end has taken the connection, but not proved in time that it knows the token."""
 
 
+class ProtocolError(ChannelError):
+    """The other end speaks another protocol; another try does not help."""
+
+
 def new_token() -> str:
     """Token of a run: 256 random bits, as hexadecimal digits."""
     return secrets.token_hex(32)
@@ -109,19 +119,25 @@ class AuthenticatedChannel:
 
         Raises:
             HandshakeError: the other end does not know *token*, or does not prove it in time.
+            ProtocolError: it speaks another protocol.
         """
         self._socket, self._role = connection, role
         self._other = AGENT_ROLE if role == CONTROLLER_ROLE else CONTROLLER_ROLE
         self._sent = self._received = 0
-        self._pending = b""
+        self._pending = bytearray()
         self._sending = threading.Lock()
         self._heard_at = time.monotonic()
         self.alive = True
         """True until the connection is closed."""
         try:
+            self.peer = str(connection.getpeername()[0])
+            """Address of the other end."""
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
             self._key = self._handshake(token.encode(), time.monotonic() + seconds)
+        except ProtocolError:
+            connection.close()
+            raise
         except (OSError, ChannelError) as error:
             connection.close()
             raise HandshakeError(f"no handshake: {error}") from error
@@ -132,8 +148,7 @@ class AuthenticatedChannel:
     @property
     def address(self) -> str:
         """Address of this end, at which the other end's host reaches this host."""
-        # a socket for both versions of IP has IPv4 addresses mapped into IPv6
-        return str(self._socket.getsockname()[0]).removeprefix("::ffff:")
+        return plain_address(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
         """Descriptor, for ``select``."""
@@ -166,7 +181,6 @@ class AuthenticatedChannel:
         with suppress(OSError):
             received = self._socket.recv(1 << 20)
         self.alive = bool(received)
-        self._heard_at = time.monotonic()
         self._pending += received
         try:
             # heartbeats are empty
@@ -208,18 +222,19 @@ class AuthenticatedChannel:
         head = _LENGTH.size + _MAC_BYTES
         if len(self._pending) < head:
             return None
-        (length,) = _LENGTH.unpack(self._pending[: _LENGTH.size])
-        data = self._pending[head : head + length]
-        if length <= _MAX_MESSAGE_BYTES and len(data) < length:
+        (length,) = _LENGTH.unpack_from(self._pending)
+        if length <= _MAX_MESSAGE_BYTES and len(self._pending) < head + length:
             return None
-        mac = self._pending[_LENGTH.size : head]
+        mac, data = bytes(self._pending[_LENGTH.size : head]), bytes(self._pending[head : head + length])
         if length > _MAX_MESSAGE_BYTES or not hmac.compare_digest(
             mac, self._mac(self._other, self._received, data)
         ):
             self.close()
             raise ChannelError("invalid message (wrong authentication code or too large)")
         self._received += 1
-        self._pending = self._pending[head + length :]
+        # bytes that nobody has authenticated are no sign of life
+        self._heard_at = time.monotonic()
+        del self._pending[: head + length]
         return data
 
     def _mac(self, sender: bytes, number: int, data: bytes) -> bytes:
@@ -227,6 +242,7 @@ class AuthenticatedChannel:
 
     def _handshake(self, token: bytes, end: float) -> bytes:
         """Authenticate both ends before *end*, and return the key of this connection."""
+        self._compare_protocols(end)
         nonce = secrets.token_bytes(_NONCE_BYTES)
         if self._role == CONTROLLER_ROLE:
             self._socket.sendall(nonce)
@@ -239,6 +255,16 @@ class AuthenticatedChannel:
             self._socket.sendall(nonce + _hmac(token, AGENT_ROLE, nonces))
             self._verify(token, nonces, end)
         return _hmac(token, b"key", nonces)
+
+    def _compare_protocols(self, end: float) -> None:
+        self._socket.sendall(_GREETING.pack(_PROTOCOL_NAME, PROTOCOL))
+        name, number = _GREETING.unpack(self._receive_exactly(_GREETING.size, end))
+        if (name, number) != (_PROTOCOL_NAME, PROTOCOL):
+            other = f"protocol {number}" if name == _PROTOCOL_NAME else "an unknown protocol"
+            raise ProtocolError(
+                f"the other end speaks {other}, this end protocol {PROTOCOL} of distbench; install the same "
+                "distbench on both"
+            )
 
     def _verify(self, token: bytes, nonces: bytes, end: float) -> None:
         if not hmac.compare_digest(self._receive_exactly(_MAC_BYTES, end), _hmac(token, self._other, nonces)):
@@ -253,6 +279,11 @@ class AuthenticatedChannel:
                 raise ChannelError("the other end closed the connection")
             data += received
         return data
+
+
+def plain_address(address: str) -> str:
+    """IPv4 *address* as such: a socket for both versions of IP has it mapped into IPv6."""
+    return address.removeprefix("::ffff:")
 
 
 def host_and_port(host: str, port: int | str) -> str:
@@ -277,49 +308,6 @@ def connect_to_controller(addresses: Sequence[str], token: str) -> Authenticated
             failures.append(f"{address}: {error}")
             kind = HandshakeError if isinstance(error, HandshakeError) else kind
     raise kind(f"can't reach the controller: {'; '.join(failures)}")
-
-
-class LocalChannel:
-    """One end of a socket pair between a process and its fork server; each line is a message."""
-
-    def __init__(self, connection: socket.socket, timeout_s: float | None = None) -> None:
-        """Use *connection*, whose other end may stop reading for *timeout_s* seconds; None: for ever."""
-        self._socket, self._pending = connection, b""
-        connection.settimeout(timeout_s)
-        self.alive = True
-        """True until the other end is closed."""
-
-    def fileno(self) -> int:
-        """Descriptor, for ``select``."""
-        return self._socket.fileno()
-
-    def send(self, message: Message) -> None:
-        """Send *message*, unless the other end is closed."""
-        try:
-            self._socket.sendall(encode_message(message) + b"\n")
-        except OSError:
-            self.alive = False
-
-    def receive(self) -> list[Message]:
-        """Return received messages, waiting for some data; none if the other end is closed.
-
-        Raises:
-            ChannelError: the data is no message.
-        """
-        received = b""
-        with suppress(ConnectionResetError):
-            received = self._socket.recv(1 << 16)
-        self.alive = bool(received)
-        *lines, self._pending = (self._pending + received).split(b"\n")
-        try:
-            return [decode_message(line) for line in lines]
-        except MessageError as error:
-            raise ChannelError(str(error)) from error
-
-    def close(self) -> None:
-        """Close this end."""
-        self._socket.close()
-        self.alive = False
 
 
 def _hmac(key: bytes, *parts: bytes) -> bytes:

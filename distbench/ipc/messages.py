@@ -76,6 +76,8 @@ class RankExit(Message):
     """``clock.now()`` when the end was seen."""
     memory: CgroupMemory | None = None
     """Of a SIGKILL: memory counters of the kernel, with its kills since the launch; None if unknown."""
+    launch: int = 0
+    """Of an agent: number of the launch in ``PrepareLaunch``."""
 
 
 # fork servers only
@@ -117,6 +119,8 @@ class PrepareLaunch(Message):
     """
 
     spec: LaunchSpec
+    number: int = 0
+    """Number of the launch in the run."""
     in_mirror: bool = False
     """True if the agent launches it in its copy of the run's folder."""
     file_label: str = ""

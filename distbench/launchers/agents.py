@@ -5,16 +5,14 @@ The controller listens only while they connect. Nodes without the run's folder g
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError, host_and_port
+from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
 from distbench.ipc.file_transfer import FileReceiver, TransferError, cached_sha256, file_chunks
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.listener import ChannelListener
@@ -32,10 +30,10 @@ from distbench.ipc.messages import (
     SamplerFailure,
     Welcome,
 )
+from distbench.ipc.trial_files import DISK_FULL_ERRNOS
 from distbench.launchers.base import CancelCheck, LaunchError, NodeLostError
 from distbench.launchers.nodes import Node, StartedAgents, node_labels
 from distbench.system import clock
-from distbench.system.network_interfaces import network_interfaces
 
 # for an answer that takes an agent milliseconds, and for the end of all ranks
 _ANSWER_TIMEOUT_S = 30.0
@@ -56,7 +54,8 @@ class AgentConnection:
     def __init__(self, channel: AuthenticatedChannel) -> None:
         self._channel = channel
         self._unread: list[Message] = []
-        self.node = NodeFacts("", "")
+        # named by its address until it tells its name
+        self.node = NodeFacts(channel.peer, "")
         self.lacks_run_folder = False
         """True if its node does not see the run's folder, so that files come over the connection."""
         self.has_own_cache = False
@@ -72,7 +71,7 @@ class AgentConnection:
 
     @property
     def name(self) -> str:
-        """Name of its node; empty before ``greet``."""
+        """Name of its node; before ``greet`` its address."""
         return self.node.name
 
     def receive_files_into(self, root: Path) -> None:
@@ -93,7 +92,8 @@ class AgentConnection:
         """Receive its first message, which identifies it.
 
         Raises:
-            LaunchError: there is none.
+            NodeLostError: there is none, because its connection has ended.
+            LaunchError: there is none in time, or it can't be decoded.
         """
         self.node = self.wait_for(NodeFacts)
         self.send(Welcome(clock.now()))
@@ -147,7 +147,7 @@ class AgentConnection:
                     self._unread.remove(event)
                     raise LaunchError(f"{self.name}: {event.reason}")
             if (left := end - time.monotonic()) <= 0:
-                raise AgentTimeoutError(f"the agent on {self.name or 'a node'} does not answer")
+                raise AgentTimeoutError(f"the agent on {self.name} does not answer")
             self._unread += self._receive(min(left, _POLL_S))
 
     def wait_stopped(self) -> list[SampledRows | SamplerFailure]:
@@ -194,20 +194,13 @@ class AgentConnection:
             self._receiver.receive(event)
         except TransferError as error:
             raise LaunchError(f"{self.name}: {error}") from error
+        except OSError as error:
+            # a full disk of this host ends the run, whichever node has sent the file
+            if error.errno in DISK_FULL_ERRNOS:
+                raise
+            raise LaunchError(f"{self.name}: can't store {event.name}: {error.strerror}") from error
         self._chunks_received += 1
         return True
-
-
-def host_addresses(port: int) -> list[str]:
-    """All addresses of this host that others may reach, each with *port*; IPv4 comes first."""
-    found = [ipaddress.ip_address(each) for own in network_interfaces() for each in own.addresses]
-    # a loopback address leads to the other end's own host, a link-local one needs an interface of that host
-    hosts = sorted((host for host in found if not host.is_link_local), key=_host_order)
-    return [host_and_port(str(host), port) for host in hosts]
-
-
-def _host_order(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[bool, int]:
-    return host.is_loopback, host.version
 
 
 class AgentListener:
@@ -229,11 +222,12 @@ class AgentListener:
         self._connected: list[AgentConnection] = []
         self._lock = threading.Lock()
         self._is_over = False
+        self._problem = ""
 
     @property
     def addresses(self) -> str:
         """All addresses of this host, with the port: each node finds out which it can reach."""
-        return ",".join(host_addresses(self._listener.port))
+        return ",".join(self._listener.addresses)
 
     def accept_all(
         self, nodes: Sequence[Node], started: StartedAgents, seconds: float, is_cancelled: CancelCheck
@@ -245,7 +239,7 @@ class AgentListener:
         """
         end, why = time.monotonic() + seconds, None
         while len(self._connected) < len(nodes) and time.monotonic() < end and not is_cancelled():
-            if why := started.failure():
+            if why := self._problem or started.failure():
                 break
             self._listener.accept_next()
         with self._lock:
@@ -254,7 +248,9 @@ class AgentListener:
             return _ordered(met, nodes)
         for agent in met:
             agent.close()
-        raise LaunchError(why or f"{_missing_text(met, nodes)} within {seconds:g} s")
+        why = why or f"{_missing_text(met, nodes)} within {seconds:g} s"
+        # it may be one of them
+        raise LaunchError("; ".join(filter(None, [why, self._listener.other_protocol])))
 
     def close(self) -> None:
         """Stop listening."""
@@ -262,13 +258,16 @@ class AgentListener:
 
     def _greet(self, channel: AuthenticatedChannel) -> None:
         agent = AgentConnection(channel)
-        # one that ends before it has said its name is not waited for
-        with suppress(LaunchError):
+        try:
             agent.greet()
             with self._lock:
                 if not self._is_over:
                     self._connected.append(agent)
                     return
+        except LaunchError as error:
+            # one that ends before it has said its name may come again
+            if not isinstance(error, NodeLostError):
+                self._problem = str(error)
         agent.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -52,6 +53,8 @@ from distbench.launchers.nodes import (
 )
 from distbench.system.cache import cache_folder
 from distbench.system.machine import RUN_ID_VARIABLE, detect_machine
+
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+", re.MULTILINE)
 
 M = TypeVar("M", bound=Message)
 
@@ -141,10 +144,12 @@ class ClusterSession(LaunchSession):
     def __init__(self, cluster: ClusterLauncher, run_id: str) -> None:
         self._cluster, self._run_id = cluster, run_id
         self._agents: list[AgentConnection] = []
+        self._launches = 0
         self._machine: Mapping[str, Any] | None = None
         self._started: StartedAgents | None = None
 
     def launch(self, spec: LaunchSpec, is_cancelled: CancelCheck = never_cancelled) -> RunningLaunch:
+        self._launches += 1
         try:
             return self._launch(spec, is_cancelled)
         except LaunchUnsupportedError:
@@ -194,9 +199,10 @@ class ClusterSession(LaunchSession):
         address = placed[0][0].node.address
         for agent, ranks in placed:
             own_ranks = replace(ranks, master_address=address)
-            _prepare_launch(agent, spec.with_ranks(own_ranks), in_mirror=agent.lacks_run_folder)
+            own_spec = spec.with_ranks(own_ranks)
+            _prepare_launch(agent, PrepareLaunch(own_spec, self._launches, agent.lacks_run_folder))
         self._start_ranks([agent for agent, _ in placed])
-        return ClusterLaunch(placed, self._close_agents, spec)
+        return ClusterLaunch(placed, self._close_agents, spec, self._launches)
 
     def _start_ranks(self, agents: Sequence[AgentConnection]) -> None:
         """Start the ranks of *agents* once all of them are prepared; the first has rank 0.
@@ -243,16 +249,16 @@ class ClusterSession(LaunchSession):
         placed = [(agent, RankRange(1, 1, master_address=agent.node.address)) for agent in builders]
         for agent, ranks in placed:
             own = spec.with_ranks(ranks)
-            if agent is first:
-                _prepare_launch(agent, own, in_mirror=True)
-            else:
-                _prepare_launch(agent, replace(own, output_files=()), in_mirror=True, file_label=agent.name)
+            request = PrepareLaunch(own, self._launches, in_mirror=True)
+            if agent is not first:
+                request = replace(request, spec=replace(own, output_files=()), file_label=agent.name)
+            _prepare_launch(agent, request)
         for agent, _ in placed:
             self._wait_for(LaunchPrepared, agent)
             agent.send(StartRanks(0))
         for agent, _ in placed:
             self._wait_for(LaunchStarted, agent)
-        return ClusterBuild(placed, self._close_agents, spec)
+        return ClusterBuild(placed, self._close_agents, spec, self._launches)
 
     def _connect_agents(self, spec: LaunchSpec, is_cancelled: CancelCheck) -> list[AgentConnection]:
         nodes, log = self._cluster.node_list(), spec.folder / "agents.log"
@@ -261,7 +267,9 @@ class ClusterSession(LaunchSession):
         except LaunchError as error:
             if is_cancelled():
                 raise
-            tail = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
+            text = log.read_text(errors="replace") if log.is_file() else ""
+            # the line after the frames says what was wrong, and the log has the rest
+            tail = _TRACEBACK.sub("", text)[-2000:]
             ending = f"; {log} ends with:\n{tail}" if tail else ""
             raise NodesUnavailableError(f"{error}{ending}") from error
         for agent in agents:
@@ -326,20 +334,13 @@ class ClusterSession(LaunchSession):
             self._started = None
 
 
-def _prepare_launch(
-    agent: AgentConnection, spec: LaunchSpec, *, in_mirror: bool, file_label: str = ""
-) -> None:
-    """Have *agent* prepare the launch of *spec*, and accept the files of its ranks from it.
-
-    Args:
-        in_mirror: It is launched in the agent's copy of the run's folder.
-        file_label: Part of the names of files that come back, if other nodes launch the same.
-    """
-    root = spec.base_folder
+def _prepare_launch(agent: AgentConnection, request: PrepareLaunch) -> None:
+    """Have *agent* prepare the launch of *request*, and accept the files of its ranks from it."""
+    spec, root = request.spec, request.spec.base_folder
     outputs = [file.relative_to(root).as_posix() for file in spec.output_files]
     agent.expect(PurePosixPath(spec.folder.relative_to(root)), spec.local_ranks.ranks, outputs)
     target = replace(spec.target, working_directory=spec.target.working_directory or str(Path.cwd()))
-    agent.send(PrepareLaunch(replace(spec, target=target), in_mirror, file_label))
+    agent.send(replace(request, spec=replace(spec, target=target)))
 
 
 def _agent_names(agents: Sequence[AgentConnection]) -> str:

@@ -42,9 +42,11 @@ AgentRanks = Sequence[tuple[AgentConnection, RankRange]]
 class ClusterLaunch(RunningLaunch):
     """A trial whose ranks are on several nodes."""
 
-    def __init__(self, placed: AgentRanks, close_agents: Callable[[], None], spec: LaunchSpec) -> None:
-        """Watch the launch of *spec*, which was begun; *close_agents* ends all agents."""
-        self._folder = spec.folder
+    def __init__(
+        self, placed: AgentRanks, close_agents: Callable[[], None], spec: LaunchSpec, number: int
+    ) -> None:
+        """Watch launch *number* of a run, of *spec*, which was begun; *close_agents* ends all agents."""
+        self._folder, self._number = spec.folder, number
         self._agents, self._close_agents = [agent for agent, _ in placed], close_agents
         self._sampled: dict[str, list[dict[str, Any]]] = {}
         self._failed_samplers: dict[str, list[str]] = {}
@@ -58,6 +60,8 @@ class ClusterLaunch(RunningLaunch):
             for event in self._events(agent):
                 if isinstance(event, LaunchFailed):
                     raise self._close_with(LaunchError(f"{agent.name}: {event.reason}"))
+                if isinstance(event, RankExit) and not self._is_own(agent, event):
+                    continue
                 if seen := self._handle_event(agent, event):
                     exits.append(seen)
         return exits
@@ -115,17 +119,17 @@ class ClusterLaunch(RunningLaunch):
                 rows = self._sampled.setdefault(each.metric, [])
                 rows += [{"node": node, **row} for row in each.rows]
 
-    def _handle_event(self, agent: AgentConnection, event: Message) -> RankExit | None:
-        """Handle *event* of *agent*; return it if it is the end of a rank.
+    def _is_own(self, agent: AgentConnection, end: RankExit) -> bool:
+        """True if *end* is that of a rank of *agent* in this launch, rather than in an earlier one."""
+        return end.launch == self._number and end.rank in self.ranks_by_node[agent.name]
 
-        Messages about the ranks of other agents are ignored.
-        """
-        own = self.ranks_by_node[agent.name]
+    def _handle_event(self, agent: AgentConnection, event: Message) -> RankExit | None:
+        """Handle *event* of *agent*; return it if it is the end of a rank."""
         if isinstance(event, RankProgress):
             for rank, mark in event.marks:
-                if rank in own:
+                if rank in self.ranks_by_node[agent.name]:
                     write_progress(progress_file(self._folder, rank), mark)
-        return event if isinstance(event, RankExit) and event.rank in own else None
+        return event if isinstance(event, RankExit) else None
 
     def _events(self, agent: AgentConnection) -> list[Message]:
         try:
@@ -143,8 +147,10 @@ class ClusterLaunch(RunningLaunch):
 class ClusterBuild(ClusterLaunch):
     """A preparation that has ended when it has on each node."""
 
-    def __init__(self, placed: AgentRanks, close_agents: Callable[[], None], spec: LaunchSpec) -> None:
-        super().__init__(placed, close_agents, spec)
+    def __init__(
+        self, placed: AgentRanks, close_agents: Callable[[], None], spec: LaunchSpec, number: int
+    ) -> None:
+        super().__init__(placed, close_agents, spec, number)
         self._building = {agent.name for agent in self._agents}
         self._journal = _MergedJournal(spec.instructions, sorted(self._building))
 

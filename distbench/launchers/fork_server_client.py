@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from distbench.ipc.channels import ChannelError, LocalChannel, wait_readable
+from distbench.ipc.channels import ChannelError, wait_readable
 from distbench.ipc.launch_spec import CURRENT_PYTHON, WORKER_ARGUMENTS, LaunchSpec, PythonTarget
+from distbench.ipc.local_channel import LocalChannel
 from distbench.ipc.messages import (
     ForkServerReady,
     Heartbeat,

@@ -30,7 +30,7 @@ _MISFIT_ERRORS = (
     *(ArithmeticError, AssertionError, RecursionError),
 )
 _ADVICE = (
-    "run distbench check RUN. If the files are sound, this is a bug in distbench: please report it "
+    "if distbench check RUN finds no damaged file, this is a bug in distbench: please report it "
     "with this line and, if possible, the run's folder"
 )
 

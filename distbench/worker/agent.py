@@ -81,7 +81,7 @@ def run_agent(parent: int | None = None) -> None:
         parent: The process that started this one, whose end ends this one; 0: the actual parent.
 
     Raises:
-        ChannelError: none of its addresses can be reached, or the other end does not know the token.
+        SystemExit: none of its addresses can be reached, or the other end can't be believed.
     """
     if parent is not None:
         die_with_parent(parent or os.getppid())
@@ -93,15 +93,24 @@ def run_agent(parent: int | None = None) -> None:
     # ranks of an abandoned agent, which can't end them while it is stopped
     kill_run(tag)
     is_over = False
-    while not is_over:
-        agent = NodeAgent(
-            _connect_with_retry(os.environ[CONTROLLERS_VARIABLE].split(","), token, patience_s), tag
-        )
-        try:
-            agent.run()
-        finally:
-            agent.close()
-        is_over = agent.run_ended or not patience_s
+    try:
+        while not is_over:
+            is_over = _serve_controller(token, patience_s, tag) or not patience_s
+    except ChannelError as error:
+        # agents share a log, so the line has the node
+        raise SystemExit(f"{node_name()}: {error}") from error
+
+
+def _serve_controller(token: str, patience_s: float, tag: str) -> bool:
+    """Serve the controller until it is gone; return True if it has said that the run is over."""
+    agent = NodeAgent(
+        _connect_with_retry(os.environ[CONTROLLERS_VARIABLE].split(","), token, patience_s), tag
+    )
+    try:
+        agent.run()
+    finally:
+        agent.close()
+    return agent.run_ended
 
 
 def _connect_with_retry(addresses: list[str], token: str, patience_s: float) -> AuthenticatedChannel:
@@ -125,6 +134,7 @@ class NodeAgent:
         # the plan of the run has already checked for more ranks than cores
         self._session = Local(oversubscribe=True).open_session(run_id)
         self._prepared: LaunchSpec | None = None
+        self._launch_number = 0
         self._running: RunningLaunch | None = None
         self._ranks_left: set[int] = set()
         self._mirror: RunMirror | None = None
@@ -225,6 +235,7 @@ class NodeAgent:
             self._enqueue(LaunchFailed(f"can't copy {offer.root}: {error}"))
 
     def _prepare(self, request: PrepareLaunch) -> None:
+        self._launch_number = request.number
         try:
             self._prepared = self._local_spec(request)
             self._session.prepare(self._prepared, self._is_controller_gone)
@@ -283,7 +294,7 @@ class NodeAgent:
             self._ranks_left.discard(each.rank)
             if self._trial:
                 self._outbox.append(self._trial.final_files(each.rank))
-            self._enqueue(each)
+            self._enqueue(replace(each, launch=self._launch_number))
 
     def _stop(self) -> None:
         if self._running:

@@ -21,8 +21,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from distbench.ipc.channels import LocalChannel, wait_readable
+from distbench.ipc.channels import wait_readable
 from distbench.ipc.launch_spec import LaunchSpec
+from distbench.ipc.local_channel import LocalChannel
 from distbench.ipc.messages import (
     ForkServerReady,
     Heartbeat,

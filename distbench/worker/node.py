@@ -29,7 +29,7 @@ from distbench.system.machine import gpu_error, machine_facts, visible_gpu_count
 from distbench.system.network_interfaces import network_interfaces
 
 # rows per message: all rows of a long trial on many GPUs exceed the maximum size of a message
-_ROWS_PER_MESSAGE = 1000
+_ROWS_PER_MESSAGE = 250
 
 
 def node_facts(address: str) -> NodeFacts:

@@ -129,6 +129,14 @@ def run_of(*records: Record, **changes: Any) -> RunAnalysis:
     return RunAnalysis(run_info(*records, **changes), records)
 
 
+def contradictory_records(run: Run) -> None:
+    """Have *run* hold a check whose tables lack what its job says."""
+    checked = dataclasses.replace(
+        measured(case("fsdp")), job=job_of("check", role="reference", reference="x")
+    )
+    run.write_record(dataclasses.replace(checked, tables={"check_curve": [], "check_tensors": []}))
+
+
 def stored_run(folder: Path, *records: Record, **changes: Any) -> Run:
     """Write a run of *records* into *folder*."""
     run = Run.create(folder, run_info(*records, **changes), "strategies: [ddp]\n")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from distbench.cli.decorators import reads_runs
 from distbench.cli.options import DEFAULT_RUNS_FOLDER, JsonOption, OutOption, RunArgument, flag
 from distbench.cli.output import align_columns, print_json, print_note, print_text, print_warning
-from distbench.core.errors import UsageError
+from distbench.core.errors import RecordError, UsageError
 from distbench.core.text import one_line
 from distbench.core.units import format_count
 
@@ -46,13 +46,31 @@ def check(
     moved: list[str] = []
     if repair and not found.is_sound:
         moved, found = _repair(run)
+    # records of a run that can't be described are not judged
+    contradiction = _contradiction(run) if found.is_readable else ""
     if as_json:
         files = [dataclasses.asdict(each) for each in found.files]
         damaged = [trial.to_json() for trial in found.damaged]
-        print_json({"sound": found.is_sound, "files": files, "damaged": damaged, "set_aside": moved})
+        said = {"sound": found.is_sound and not contradiction, "contradiction": contradiction}
+        print_json({**said, "files": files, "damaged": damaged, "set_aside": moved})
     else:
         _print(found, moved, run.folder)
-    return 0 if found.is_sound else 1
+        if contradiction:
+            print_text(one_line(contradiction, 600))
+    return 0 if found.is_sound and not contradiction else 1
+
+
+def _contradiction(run: Run) -> str:
+    """Reason why the readable trials of *run* can't be judged; empty: they can."""
+    from distbench.analysis.run import RunAnalysis
+    from distbench.record.record_reader import retry_eagerly, untrusted_records
+
+    try:
+        with untrusted_records(f"the records of {run.folder}"):
+            retry_eagerly(lambda: RunAnalysis.read(run).cases)
+    except RecordError as error:
+        return str(error)
+    return ""
 
 
 def _repair(run: Run) -> tuple[list[str], RunCheck]:

@@ -76,6 +76,8 @@ def history(
         places = {opened.enter_context(_open_folder(name)): name for name in folders or [str(out)]}
         points, skipped = _load_points(places)
     known = available_metrics(points)
+    if not known:
+        raise UsageError(f"history: no run in {', '.join(places.values())} has a number yet")
     wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
     for name in wanted:
         check_choice("--metric", name, known)

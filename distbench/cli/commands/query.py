@@ -30,7 +30,7 @@ from distbench.cli.output import (
     wrap_to_terminal,
 )
 from distbench.core.errors import UsageError
-from distbench.core.text import shorten, strip_control_characters
+from distbench.core.text import one_line, shorten, strip_control_characters
 from distbench.tables.foreign_text import escape_markdown, write_csv
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def query(
         warn_about_damage(damaged, run.folder)
     with _default_sigint():
         answer = database.query(sql)
+    for folder, reason in database.contradictory.items():
+        print_warning(f"skipping {folder} in views: {one_line(reason)}")
     print_text(_FORMATTERS[format_](answer))
     return 0
 

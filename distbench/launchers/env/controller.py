@@ -15,7 +15,6 @@ from pathlib import Path
 from distbench.ipc.channels import SILENCE_TIMEOUT_S, AuthenticatedChannel, ChannelError
 from distbench.ipc.listener import ChannelListener
 from distbench.ipc.messages import EndRun, JoinRefused, JoinRun, StartAgent
-from distbench.launchers.agents import host_addresses
 from distbench.launchers.base import LaunchError
 from distbench.launchers.env.address import ControllerAddress
 from distbench.launchers.nodes import AgentProcesses, StartedAgents
@@ -49,7 +48,7 @@ class NodeLeaders:
 
     def address(self) -> ControllerAddress:
         """Address at which it listens."""
-        return ControllerAddress(host_addresses(self._listener.port), self._token)
+        return ControllerAddress(self._listener.addresses, self._token)
 
     def own_address(self) -> str:
         """Address at which other nodes reach this host; empty: none has connected yet."""
@@ -90,20 +89,31 @@ class NodeLeaders:
             self._listener.accept_next()
 
     def _serve(self, channel: AuthenticatedChannel) -> None:
-        with suppress(ChannelError):
+        try:
             place = self._place_of(channel)
-            if place is None:
-                return
-            if why := self._add(place, channel):
-                channel.send(JoinRefused(why))
-                channel.close()
-                return
-            self._read_to_end(channel, place.rank)
+        except ChannelError as error:
+            self._problem = f"the first process on {channel.peer}: {error}"
+            channel.close()
+            return
+        if place is None:
+            return
+        if why := self._add(place, channel):
+            channel.send(JoinRefused(why))
+            channel.close()
+            return
+        self._read_to_end(channel, place.rank)
 
     def _place_of(self, channel: AuthenticatedChannel) -> JoinRun | None:
+        """Place of the process at the other end; None if its connection ends before it says so.
+
+        Raises:
+            ChannelError: it says something else.
+        """
         while channel.alive and channel.seconds_silent() < SILENCE_TIMEOUT_S:
             for message in channel.receive(_POLL_S):
-                return message if isinstance(message, JoinRun) else None
+                if not isinstance(message, JoinRun):
+                    raise ChannelError(f"a message {type(message).__name__} in place of JoinRun")
+                return message
         return None
 
     def _add(self, place: JoinRun, channel: AuthenticatedChannel) -> str:

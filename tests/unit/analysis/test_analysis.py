@@ -323,7 +323,9 @@ def test_a_thousand_failures_are_not_a_thousand_sentences():
 
 def test_text_of_others_loses_what_a_terminal_would_act_on():
     assert (
-        strip_control_characters("\x1b[31mred\x1b[0m\x1b]0;title\x07\u202e\x00\ud800 stays\nhere")
+        strip_control_characters(
+            "\x1b[31mred\x1b[0m\x1b]0;title\x07\u202e\u061c\u2028\u2029\x00\ud800 stays\nhere"
+        )
         == "red stays\nhere"
     )
     assert one_line("\n  \r first \t line\nsecond") == "first line"

@@ -19,7 +19,7 @@ from distbench.cli import main
 from distbench.core.case import Batch
 from distbench.record import FORMAT_VERSION
 from distbench.report.history import MetricHistory, history_json, history_table
-from support.records import case, failed, measured
+from support.records import case, failed, measured, stored_run
 from support.run_histories import DDP, NEW, OLD, days, occasion, run_info, stored
 
 SLOWER = [1000.0, 1004.0, 996.0] * 4 + [900.0, 904.0, 896.0] * 2
@@ -321,6 +321,15 @@ def test_a_bucket_is_read_as_a_folder_is(bucket, memory_bucket, capsys):
     assert len(history_text(capsys, "memory://runs")[DDP.name]["points"]) == 10  # type: ignore[arg-type]
     assert main(["history", "memory://runs"]) == 0
     assert "skipping a run: memory://runs/nightly/0/suite-0/run.json" in capsys.readouterr().err
+
+
+def test_runs_without_a_stored_trial_have_no_number_yet(tmp_path, capsys):
+    stored_run(tmp_path / "runs", run_id="aaaa1111")
+    assert main(["history", str(tmp_path / "runs")]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"distbench: error: history: no run in {tmp_path / 'runs'} has a number yet\n"
+    )
 
 
 def test_no_key_of_a_bucket_leads_out_of_the_copy(memory_bucket, tmp_path_factory, monkeypatch):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from distbench.ipc.build_files import BuildEvent
-from distbench.ipc.channels import ChannelError, LocalChannel
+from distbench.ipc.channels import ChannelError
 from distbench.ipc.launch_spec import LaunchSpec, PythonTarget, RankRange
+from distbench.ipc.local_channel import LocalChannel
 from distbench.ipc.messages import (
     BuildEvents,
     FileChunk,

@@ -13,8 +13,17 @@ from contextlib import ExitStack
 
 import pytest
 
-from distbench.ipc.channels import AGENT_ROLE, CONTROLLER_ROLE, AuthenticatedChannel, ChannelError, new_token
+from distbench.ipc.channels import (
+    AGENT_ROLE,
+    CONTROLLER_ROLE,
+    PROTOCOL,
+    AuthenticatedChannel,
+    ChannelError,
+    new_token,
+)
 from distbench.ipc.messages import FileChunk, LaunchFailed, LaunchStopped, Message, StopLaunch
+from support.agent_channels import send_encoded
+from support.shell_jobs import soon
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -78,7 +87,8 @@ def test_who_sends_back_what_it_was_sent_is_refused(connected_pair):
     ours, theirs = connected_pair()
 
     def reflect() -> None:
-        theirs.sendall(theirs.recv(32) * 2)
+        theirs.sendall(theirs.recv(11, socket.MSG_WAITALL))
+        theirs.sendall(theirs.recv(32, socket.MSG_WAITALL) * 2)
 
     threading.Thread(target=reflect).start()
     with pytest.raises(ChannelError, match="wrong token"):
@@ -91,9 +101,12 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
     near, far = connected_pair()
 
     def overhear() -> None:
-        far.sendall(theirs.recv(32))
-        heard.extend(far.recv(64, socket.MSG_WAITALL))
+        far.sendall(theirs.recv(11, socket.MSG_WAITALL))
+        heard.extend(far.recv(11, socket.MSG_WAITALL))
         theirs.sendall(heard)
+        far.sendall(theirs.recv(32, socket.MSG_WAITALL))
+        heard.extend(proof := far.recv(64, socket.MSG_WAITALL))
+        theirs.sendall(proof)
         far.sendall(theirs.recv(32, socket.MSG_WAITALL))
 
     threading.Thread(target=overhear).start()
@@ -104,23 +117,33 @@ def test_a_handshake_that_was_overheard_is_of_no_use(connected_pair):
         AuthenticatedChannel(again, token, CONTROLLER_ROLE)
 
 
+UNKNOWN = f"the other end speaks an unknown protocol, this end protocol {PROTOCOL} of distbench"
+
+
 @pytest.mark.parametrize(
-    "stray",
+    ("stray", "told"),
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 9, id="another protocol"),
-        pytest.param(bytes(4096), id="zeros"),
+        pytest.param(b"", "no handshake: the other end closed the connection", id="nothing"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n" * 9, UNKNOWN, id="another protocol"),
+        pytest.param(bytes(4096), UNKNOWN, id="zeros"),
+        pytest.param(
+            b"distbench\1\2", f"speaks protocol 258, this end protocol {PROTOCOL} of", id="another version"
+        ),
     ],
 )
-def test_a_stray_connection_is_refused(connected_pair, stray):
+@pytest.mark.parametrize("role", [CONTROLLER_ROLE, AGENT_ROLE])
+def test_a_stray_connection_is_refused(connected_pair, stray, told, role):
     ours, theirs = connected_pair()
     theirs.sendall(stray)
-    theirs.shutdown(socket.SHUT_WR)
-    with pytest.raises(ChannelError, match="no handshake"):
-        AuthenticatedChannel(ours, new_token(), CONTROLLER_ROLE)
+    if not stray:
+        theirs.shutdown(socket.SHUT_WR)
+    # one that speaks another protocol is not waited for
+    with pytest.raises(ChannelError, match=told):
+        AuthenticatedChannel(ours, new_token(), role, 600)
+    assert ours.fileno() == -1
 
 
-@pytest.mark.parametrize("length", [2, 1 << 31])
+@pytest.mark.parametrize("length", [2, (4 << 20) + 1, 1 << 31])
 def test_what_somebody_puts_into_a_connection_ends_it(connected_pair, length):
     token = new_token()
     pair = connected_pair()
@@ -139,6 +162,27 @@ def test_an_end_that_is_alive_is_never_silent_for_long(connected_pair):
     for _ in range(3):
         assert controller.receive(2.5) == []
         assert controller.seconds_silent() < 1
+
+
+@pytest.mark.drill("bytes that nobody has authenticated trickle into a connection")
+def test_bytes_that_nobody_has_authenticated_are_no_sign_of_life(connected_pair, drill):
+    token, pair = new_token(), connected_pair()
+    controller, agent = channel_pair(pair, token, token)
+    # all that follows, heartbeats too, is taken for the rest of this frame
+    pair[0].sendall(struct.pack(">I", 1 << 20))
+    soon(lambda: not agent.receive(0.1) and agent.seconds_silent() > 3, "it seemed alive", 20)
+    drill.seen("nothing: the end counts as silent")
+    controller.close()
+
+
+def test_a_message_that_comes_in_pieces_is_whole(connected_pair):
+    token = new_token()
+    controller, agent = channel_pair(connected_pair(), token, token)
+    sent = FileChunk("weights", 0, data=os.urandom(3 << 20))
+    threading.Thread(target=controller.send, args=[sent], daemon=True).start()
+    got: list[Message] = []
+    soon(lambda: got.extend(agent.receive(1)) or got, "nothing came")
+    assert got == [sent]
 
 
 def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
@@ -161,8 +205,8 @@ def test_a_descriptor_may_be_above_those_that_select_knows(connected_pair):
 def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
-    with pytest.raises(ChannelError, match=r"invalid message: 67,108,9\d\d bytes, the maximum is 67,108,864"):
-        controller.send(FileChunk("weights", 0, data=b"x" * (64 << 20)))
+    with pytest.raises(ChannelError, match=r"invalid message: 4,194,3\d\d bytes, the maximum is 4,194,304"):
+        controller.send(FileChunk("weights", 0, data=b"x" * (4 << 20)))
     controller.send(StopLaunch())
     assert agent.receive(10) == [StopLaunch()]
 
@@ -178,10 +222,7 @@ def test_a_message_that_the_other_end_would_not_take_is_not_sent(connected_pair)
 def test_what_the_other_end_could_not_have_meant_ends_the_connection_with_a_reason(connected_pair, text):
     token = new_token()
     controller, agent = channel_pair(connected_pair(), token, token)
-    with agent._sending:
-        frame = len(text).to_bytes(4, "big") + agent._mac(AGENT_ROLE, agent._sent, text) + text
-        agent._sent += 1
-        agent._socket.sendall(frame)
+    send_encoded(agent, text)
     with pytest.raises(ChannelError, match=r"(a|invalid) message"):
         for _ in range(10):
             controller.receive(1)

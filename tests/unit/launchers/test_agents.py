@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,17 +19,18 @@ from distbench.core.case import MeasureConfig, PluginChoice, TimeLimits
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildJournalReader
 from distbench.ipc.channels import (
-    AGENT_ROLE,
     CONTROLLER_ROLE,
     CONTROLLERS_VARIABLE,
+    NODE_VARIABLE,
     PATIENCE_VARIABLE,
+    PROTOCOL,
     TOKEN_VARIABLE,
     AuthenticatedChannel,
     new_token,
 )
 from distbench.ipc.file_transfer import file_chunks
 from distbench.ipc.launch_spec import LaunchSpec
-from distbench.ipc.messages import EndRun, RankExit
+from distbench.ipc.messages import EndRun, NodeFacts, RankExit
 from distbench.ipc.trial_files import ProgressMark, TrialInstructions, log_file, progress_file, read_progress
 from distbench.launchers.agents import AgentConnection
 from distbench.launchers.base import LaunchError, LaunchUnsupportedError, NodesUnavailableError
@@ -41,6 +41,7 @@ from distbench.record.run_folder import new_run_id
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts, visible_gpu_count
 from distbench.system.processes import processes_of_run
+from support.agent_channels import channel_pair
 from support.fault_table import Drill
 from support.leftover_processes import listening_addresses
 from support.records import case
@@ -411,6 +412,7 @@ def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends
             TOKEN_VARIABLE: token,
             CONTROLLERS_VARIABLE: f"127.0.0.1:{listener.getsockname()[1]}",
             RUN_ID_VARIABLE: "lossy",
+            NODE_VARIABLE: "lonely",
         }
         command = [sys.executable, *AGENT_ARGUMENTS]
         agent = psutil.Popen(command, env={**os.environ, **told})
@@ -424,7 +426,31 @@ def test_an_agent_whose_handshake_fails_tries_again_and_one_that_is_refused_ends
     done = subprocess.run(
         command, env={**os.environ, **told}, capture_output=True, text=True, timeout=25, check=False
     )
-    assert done.returncode != 0 and "Connection refused" in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert line.startswith("lonely: can't reach the controller: 127.0.0.1:")
+    assert line.endswith("Connection refused")
+
+
+def test_an_agent_of_another_protocol_ends_at_once_with_both_numbers():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        told = {
+            TOKEN_VARIABLE: new_token(),
+            CONTROLLERS_VARIABLE: f"127.0.0.1:{listener.getsockname()[1]}",
+            RUN_ID_VARIABLE: "newer",
+        }
+        words = [sys.executable, *AGENT_ARGUMENTS]
+        agent = psutil.Popen(words, env={**os.environ, **told}, stderr=subprocess.PIPE, text=True)
+        listener.settimeout(20)
+        with listener.accept()[0] as connection:
+            connection.sendall(b"distbench" + (PROTOCOL + 1).to_bytes(2, "big"))
+            _, errors = agent.communicate(timeout=25)
+        assert agent.returncode != 0
+        assert f"speaks protocol {PROTOCOL + 1}, this end protocol {PROTOCOL} of distbench" in errors
+        # there was no second try
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def kill_agent(cluster: AgentSite, number: signal.Signals, told: str, nap: str, drill: Drill) -> None:
@@ -483,6 +509,20 @@ def test_a_node_that_can_not_be_reached_is_named_with_what_the_shell_says(tmp_pa
         cluster.site.launch(launch_of(cluster.folder, "true", 2))
     drill.seen(str(caught.value))
     assert "far: no route to host" in str(caught.value)
+    cluster.site.close()
+    soon(cluster.nobody_left, "processes were left")
+
+
+def test_a_python_that_fails_on_a_node_is_told_by_its_last_line(tmp_path, chore):
+    failing = f'test "$1" = near || exec {sys.executable} -c "import nothing_of_that_name"; exec sh -c "$2"'
+    cluster = AgentSite(tmp_path / "run", shell=["sh", "-c", failing, "shell"])
+    with pytest.raises(LaunchError, match="the remote shell of far exited with code 1") as caught:
+        cluster.site.launch(launch_of(cluster.folder, "true", 2))
+    told = str(caught.value).splitlines()
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in told
+    assert not [line for line in told if "Traceback" in line or line.startswith(" ")]
+    (log,) = cluster.folder.rglob("agents.log")
+    assert "Traceback" in log.read_text()
     cluster.site.close()
     soon(cluster.nobody_left, "processes were left")
 
@@ -674,6 +714,24 @@ def test_two_nodes_train_as_one(tmp_path, run_suite, share):
     assert far.record("ddp")["nodes"] == {"near": [0], "far": [1]}
 
 
+def test_a_file_that_can_not_be_stored_is_told_with_its_node(tmp_path):
+    sent = tmp_path / "sent"
+    sent.touch()
+    (tmp_path / "run" / "rank2.d" / "inner").mkdir(parents=True)
+    own_end, agent_end = channel_pair()
+    agent = AgentConnection(own_end)
+    agent.receive_files_into(tmp_path / "run")
+    agent.expect(PurePosixPath(), range(2, 3), [])
+    agent_end.send(NodeFacts("far", ""))
+    agent.greet()
+    for chunk in file_chunks(sent, "rank2.d"):
+        agent_end.send(chunk)
+    with pytest.raises(LaunchError, match=r"far: can't store rank2\.d: Is a directory"):
+        soon(lambda: bool(agent.read_events()), "nothing came")
+    agent.close()
+    agent_end.close()
+
+
 @pytest.mark.parametrize(
     ("name", "is_taken"),
     [
@@ -698,11 +756,7 @@ def test_an_agent_writes_the_files_of_its_own_ranks_and_no_others(tmp_path, name
     root.mkdir()
     (root / "suite.yaml").write_text("mine")
     sent.write_text("theirs")
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as both:
-        ends = socket.create_connection(listener.getsockname()), listener.accept()[0]
-        roles = zip(ends, (AGENT_ROLE, CONTROLLER_ROLE), strict=True)
-        met = [both.submit(AuthenticatedChannel, end, SECRET, role) for end, role in roles]
-        agent_end, own_end = [each.result() for each in met]
+    own_end, agent_end = channel_pair()
     agent = AgentConnection(own_end)
     agent.receive_files_into(root)
     agent.expect(PurePosixPath("trials/a/0"), range(2, 4), ["scratch/weights"])

@@ -21,10 +21,12 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
-from distbench.ipc.channels import TOKEN_VARIABLE, new_token
+from distbench.ipc.channels import TOKEN_VARIABLE, connect_to_controller, new_token
 from distbench.launchers.base import LaunchError
 from distbench.launchers.env.address import AddressFile, ControllerAddress
+from distbench.launchers.env.controller import NodeLeaders
 from distbench.system.rank_variables import KNOWN_VARIABLES, read_placement
+from support.agent_channels import send_encoded
 from support.runs import MODELS, PLUGINS, QUICK, Finished, run_in
 from support.shell_jobs import codes, launch_of, sleepers, soon
 from support.suites import write_suite
@@ -276,6 +278,23 @@ def test_two_processes_of_one_rank_are_refused(tmp_path, job):
     _, errors = joined.start_member().communicate(timeout=20)
     assert "two processes have rank 1; does another job use this folder of runs?" in errors
     assert first.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (b"no JSON", "invalid message: not JSON"),
+        (b'{"type": "StopLaunch"}', "a message StopLaunch in place of"),
+    ],
+)
+def test_a_process_that_does_not_say_its_place_is_a_problem_of_the_job(first, told):
+    token = new_token()
+    with closing(NodeLeaders(read_placement(placed(0, 2)), token)) as leaders:
+        channel = connect_to_controller(leaders.address().addresses[-1:], token)
+        send_encoded(channel, first)
+        soon(leaders.problem, "nothing was told")
+        channel.close()
+        assert str(leaders.problem()).startswith(f"the first process on 127.0.0.1: {told}")
 
 
 def agents_of(process: subprocess.Popen[str]) -> list[psutil.Process]:

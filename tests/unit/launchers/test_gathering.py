@@ -19,6 +19,7 @@ from distbench.launchers.agents import AgentConnection, AgentListener
 from distbench.launchers.base import LaunchError, never_cancelled
 from distbench.launchers.nodes import Node, StartedAgents
 from distbench.system.network_interfaces import network_interfaces
+from support.agent_channels import send_encoded
 
 NODES = [Node("near", 1), Node("far", 1)]
 
@@ -48,9 +49,13 @@ class AgentPort:
 
     def join(self, name: str, token: str = "") -> None:
         """Connect as an agent does."""
-        wire = AuthenticatedChannel(self.connected(), token or self.token, AGENT_ROLE)
-        self.stack.callback(wire.close)
-        wire.send(NodeFacts(name, "127.0.0.1"))
+        self.authenticated(token or self.token).send(NodeFacts(name, "127.0.0.1"))
+
+    def authenticated(self, token: str) -> AuthenticatedChannel:
+        """Connect as an agent does, and say nothing yet."""
+        channel = AuthenticatedChannel(self.connected(), token, AGENT_ROLE)
+        self.stack.callback(channel.close)
+        return channel
 
     def gathered(self, seconds: float) -> list[AgentConnection]:
         agents = self.gathering.accept_all(NODES, NoHandle(), seconds, never_cancelled)
@@ -134,3 +139,25 @@ def test_agents_come_by_either_version_of_ip(port, host):
 
     threading.Thread(target=connect, daemon=True).start()
     assert [agent.node.address for agent in port.gathered(10)] == [host, host]
+
+
+def test_a_version_that_speaks_another_protocol_is_named_by_address(port):
+    def connect() -> None:
+        port.join("near")
+        port.connected().sendall(b"distbench\1\2")
+
+    threading.Thread(target=connect, daemon=True).start()
+    told = r"from far within 2 s; 127\.0\.0\.1: the other end speaks protocol 258, this end protocol"
+    with pytest.raises(LaunchError, match=told):
+        port.gathered(2)
+
+
+@pytest.mark.parametrize("first", [b"no JSON", b'{"type": "NodeFacts"}'])
+@pytest.mark.drill("an agent introduces itself by what is no message")
+def test_an_agent_that_can_not_introduce_itself_is_named_and_the_others_are_not_waited_for(port, first):
+    def connect() -> None:
+        send_encoded(port.authenticated(port.token), first)
+
+    threading.Thread(target=connect, daemon=True).start()
+    with pytest.raises(LaunchError, match=r"^the agent on 127\.0\.0\.1: (a|invalid) message"):
+        port.gathered(60)

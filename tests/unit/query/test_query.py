@@ -1,6 +1,7 @@
 """``distbench query``: documented tables over the files of runs, answers to the digit, and no way out."""
 
 import csv
+import importlib.util
 import io
 import json
 import re
@@ -232,6 +233,9 @@ def test_every_column_that_a_kind_of_job_leaves_is_documented():
         "create table mine as select * from trials",
         "set threads = 1",
         "update trials set round = 1",
+        "with gone as (delete from trials returning *) select * from gone",
+        "with added as (insert into runs (run_id) values ('x') returning *) select * from added",
+        "begin; select 1",
     ],
 )
 def test_what_is_no_query_is_refused(store_run, query, sql):
@@ -239,6 +243,33 @@ def test_what_is_no_query_is_refused(store_run, query, sql):
     code, output, errors = query(sql)
     assert (code, output) == (2, "")
     assert "is not supported, because runs are read-only" in errors
+
+
+def test_a_query_that_was_refused_leaves_the_tables_as_they_were(store_run):
+    database = Database([store_run(trial())])
+    for sql in ("with gone as (delete from trials returning *) select * from gone", "select nothing"):
+        with pytest.raises(UsageError):
+            database.query(sql)
+    assert database.query("select count(*) from trials").rows == [(1,)]
+
+
+def test_an_answer_that_would_fill_the_memory_is_refused(store_run):
+    database = Database([store_run(trial())], max_values=12)
+    assert len(database.query("select 1, 2 from range(6)").rows) == 6
+    told = "more than 6 rows, the maximum for 2 columns; aggregate, name fewer columns, or add limit"
+    with pytest.raises(UsageError, match=told):
+        database.query("select 1, 2 from range(7)")
+
+
+def test_a_time_with_a_time_zone_is_answered_or_the_way_out_is_told(store_run, query):
+    store_run(trial())
+    code, output, errors = query("select now() as at")
+    if importlib.util.find_spec("pytz"):
+        assert (code, output.split()[0]) == (0, "at")
+    else:
+        told = "query: times with a time zone need pytz; install it, or cast them, as in now()::timestamp\n"
+        assert (code, output, errors.endswith(told)) == (2, "", True)
+    assert query("select now()::timestamp as at")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -422,8 +453,9 @@ def test_what_a_record_keeps_as_json_is_data_in_json(store_run, query):
 
 
 def test_a_terminal_is_not_acted_on_by_what_a_table_holds(store_run, query):
-    store_run(trial(tables={"odd": [{"text": "a\x1b[31mb\nc\u202ed"}]}))
-    assert query("select text from odd")[1] == "text\nab cd\n"
+    store_run(trial(tables={"odd": [{"text": "a\x1b[31mb\nc\u202ed\u061ce\u2028f\u2029g"}]}))
+    assert query("select text from odd")[1] == "text\nab cdefg\n"
+    assert query("select text from odd", "--format", "csv")[1] == 'text\n"ab\ncdefg"\n'
 
 
 def test_the_tables_are_documented_with_and_without_a_run(store_run, query):

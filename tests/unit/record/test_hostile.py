@@ -30,7 +30,7 @@ from distbench.system import files
 from support.fault_table import Drill
 from support.fuzzing import COMMANDS, MOST_BYTES, MOST_SECONDS, QUICK_ONES, attacks
 from support.pretended_suites import SUITE
-from support.records import case, failed, info, job_of, measured, stored_run
+from support.records import case, contradictory_records, failed, info, measured, stored_run
 from support.runs import QUICK, Done, call, run_in
 
 CODE = '1); __import__("os").system("touch PWNED"); print(1'
@@ -419,26 +419,48 @@ def test_a_calibration_that_can_not_be_read_is_none(tmp_path, monkeypatch, spoil
         assert calibration.load_calibrations(MeasureConfig()) == {}
 
 
-def contradictory_records(run: Run) -> None:
-    """Have *run* hold a check whose tables lack what its job says."""
-    checked = dataclasses.replace(
-        measured(case("fsdp")), job=job_of("check", role="reference", reference="x")
-    )
-    run.write_record(dataclasses.replace(checked, tables={"check_curve": [], "check_tensors": []}))
-
-
 @pytest.mark.drill("records that contradict each other")
 def test_records_that_contradict_each_other_are_told_with_the_place_in_the_code(run, drill):
     contradictory_records(run)
     done = refused(drill, "show", str(run.folder))
     assert (done.returncode, done.stdout) == (2, "")
     (told,) = done.stderr.splitlines()
-    assert "the records in checks are inconsistent: KeyError: " in told
+    assert re.search(r"the records in checks of run \w+ are inconsistent: KeyError: ", told)
     (place,) = re.findall(r"\(in distbench/(\S+):\d+\)", told)
     assert (Path(distbench.__file__).parent / place).is_file()
     # from here, nobody can know which
-    assert "run distbench check RUN" in told
-    assert "this is a bug in distbench: please report it" in told
+    assert (
+        "if distbench check RUN finds no damaged file, this is a bug in distbench: please report it" in told
+    )
+
+
+@pytest.mark.drill("distbench check of a run whose records contradict each other")
+def test_check_finds_records_that_contradict_each_other(run, drill):
+    assert json.loads(call("check", str(run.folder), "--json").stdout)["contradiction"] == ""
+    contradictory_records(run)
+    done = call("check", str(run.folder))
+    drill.seen(done.stdout)
+    assert done.returncode == 1
+    assert re.search(r"the records in checks of run \w+ are inconsistent: KeyError: ", done.stdout)
+    said = call("check", str(run.folder), "--json")
+    answer = json.loads(said.stdout)
+    assert (said.returncode, answer["sound"], answer["damaged"]) == (1, False, [])
+    assert "are inconsistent: KeyError: " in answer["contradiction"]
+
+
+@pytest.mark.drill("a run among others whose records contradict each other")
+def test_one_of_several_runs_that_contradicts_itself_is_left_out_by_name(run, tmp_path, drill):
+    stored_run(run.folder.parent, measured(case("ddp")), run_id="eeee5555")
+    contradictory_records(run)
+    done = call("query", "select run_id from view_strategies", "--out", str(run.folder.parent), "--json")
+    drill.seen(done.stderr)
+    assert (done.returncode, json.loads(done.stdout)) == (0, [{"run_id": "eeee5555"}])
+    (warning,) = done.stderr.splitlines()
+    assert f"skipping {run.folder} in views: the records in checks of run " in warning
+    alone = call("query", "select run_id from view_strategies", str(run.folder))
+    assert (alone.returncode, "are inconsistent: KeyError" in alone.stderr) == (2, True)
+    (warning,) = call("history", str(run.folder.parent)).stderr.splitlines()
+    assert f"skipping a run: {run.folder}: the records in checks of run " in warning
 
 
 @pytest.mark.drill("gate --baseline RUN, whose records contradict each other")
