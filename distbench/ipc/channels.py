@@ -130,7 +130,7 @@ class AuthenticatedChannel:
         self.alive = True
         """True until the connection is closed."""
         try:
-            self.peer = str(connection.getpeername()[0])
+            self.peer = plain_address(connection.getpeername()[0])
             """Address of the other end."""
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
