@@ -29,6 +29,8 @@ _MAX_CASES = 60
 """Maximum number of charts of a metric; the table has all cases."""
 _MAX_DATES = 8
 _MAX_CHANGES = 4
+_FARTHEST = 1e300
+"""Farthest end of a line from 0."""
 _LOOKS: dict[ChangeDirection, tuple[str, str]] = {
     "worse": ("step, worse", "triangle-down"),
     "better": ("step, better", "triangle-up"),
@@ -116,8 +118,9 @@ def _segments(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
 
 def _environment_changes(series: CaseHistory) -> dict[str, Any]:
     """The environment changes as one vertical line with gaps; its middle shows the changed facts."""
-    low = min(point.value.low for point in series.points)
-    high = max(point.value.high for point in series.points)
+    # of ends whose difference is no double, plotly draws a path that is none
+    low = max(min(point.value.low for point in series.points), -_FARTHEST)
+    high = min(max(point.value.high for point in series.points), _FARTHEST)
     if low == high:
         low = low - abs(low) / 20 if low else -1.0
     name = "environment changed"
