@@ -54,7 +54,7 @@ HANDSHAKE_TIMEOUT_S = 5.0
 """Time for both ends to authenticate each other."""
 
 PROTOCOL = 1
-"""Number of the protocol, to be raised with a change that ends without it can't follow."""
+"""Number of the protocol. Raise it with every change that an older end would misread."""
 
 _PROTOCOL_NAME, _GREETING = b"distbench", struct.Struct(">9sH")
 _CONNECT_TIMEOUT_S = 5.0

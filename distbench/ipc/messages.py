@@ -155,6 +155,7 @@ class NodeFacts(Message):
     machine: dict[str, Any] = field(default_factory=dict)
     """Facts of the node by ``machine_facts``."""
     interfaces: tuple[NetworkInterface, ...] = ()
+    """Its network interfaces."""
 
     @property
     def facts(self) -> dict[str, Any]:

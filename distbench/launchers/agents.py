@@ -88,14 +88,15 @@ class AgentConnection:
         path = PurePosixPath(name)
         return name in self._expected or f"{path.parent / path.name.partition('.')[0]}." in self._expected
 
-    def greet(self) -> None:
-        """Receive its first message, which identifies it.
+    def greet(self, seconds: float = _ANSWER_TIMEOUT_S) -> None:
+        """Receive its first message, which identifies it, within *seconds*.
 
         Raises:
             NodeLostError: there is none, because its connection has ended.
-            LaunchError: there is none in time, or it can't be decoded.
+            AgentTimeoutError: there is none in time.
+            LaunchError: it can't be decoded.
         """
-        self.node = self.wait_for(NodeFacts)
+        self.node = self.wait_for(NodeFacts, seconds=seconds)
         self.send(Welcome(clock.now()))
 
     @property
@@ -206,11 +207,12 @@ class AgentConnection:
 class AgentListener:
     """Listens until every agent of a launch has connected."""
 
-    def __init__(self, token: str, port: int = 0) -> None:
+    def __init__(self, token: str, port: int = 0, *, answer_timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
         """Listen.
 
         Args:
             port: Port to which the agents connect; 0: any that is free.
+            answer_timeout_s: Seconds for the first message of an agent, once it is authenticated.
 
         Raises:
             LaunchError: another process listens there.
@@ -219,6 +221,7 @@ class AgentListener:
             self._listener = ChannelListener(token, port, self._greet)
         except OSError as error:
             raise LaunchError(f"can't listen for agents on port {port}: {error.strerror}") from error
+        self._answer_timeout_s = answer_timeout_s
         self._connected: list[AgentConnection] = []
         self._lock = threading.Lock()
         self._is_over = False
@@ -259,14 +262,14 @@ class AgentListener:
     def _greet(self, channel: AuthenticatedChannel) -> None:
         agent = AgentConnection(channel)
         try:
-            agent.greet()
+            agent.greet(self._answer_timeout_s)
             with self._lock:
                 if not self._is_over:
                     self._connected.append(agent)
                     return
         except LaunchError as error:
-            # one that ends before it has said its name may come again
-            if not isinstance(error, NodeLostError):
+            # one that ends before it has said its name, or is slow to say it, may come again
+            if not isinstance(error, NodeLostError | AgentTimeoutError):
                 self._problem = str(error)
         agent.close()
 

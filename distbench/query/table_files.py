@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from distbench.core.errors import UsageError
 from distbench.query.loader import create_table
 from distbench.query.tables import SqlColumn, SqlTable
 from distbench.record import RecordRow
-from distbench.record.parquet import duckdb_path, first_line, quote_identifier
+from distbench.record.parquet import first_line, quote_identifier
 from distbench.system.files import read_bounded
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def add_table(database: duckdb.DuckDBPyConnection, name: str, file: Path) -> Sql
     import duckdb
 
     try:
-        text = read_bounded(file, _MAX_BYTES, follow=True).decode()
+        content = read_bounded(file, _MAX_BYTES, follow=True)
+        text = content.decode()
     except OSError as error:
         raise UsageError(f"--table {name}={file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -80,10 +82,14 @@ def add_table(database: duckdb.DuckDBPyConnection, name: str, file: Path) -> Sql
         return SqlTable(name, doc, _NCCL_TESTS_COLUMNS)
     kinds = "neither CSV with a header nor the output of nccl-tests"
     try:
-        database.execute(
-            f"create table {quote_identifier(name)} as from read_csv(?, sample_size = -1, header = true)",
-            [duckdb_path(file)],
-        )
+        # a copy: DuckDB takes brackets and stars in the name of the file for a pattern
+        with tempfile.NamedTemporaryFile(suffix=".csv") as copy:
+            copy.write(content)
+            copy.flush()
+            database.execute(
+                f"create table {quote_identifier(name)} as from read_csv(?, sample_size = -1, header = true)",
+                [copy.name],
+            )
     except duckdb.Error as error:
         raise UsageError(f"--table {name}={file}: {kinds}: {first_line(error)}") from error
     # of text that is no table, DuckDB makes one column

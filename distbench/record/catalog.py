@@ -41,10 +41,6 @@ def find_run(name: str, out: Path) -> Run:
             held = f"{format_count(len(several), 'run')}, such as {several[-1].folder.name}"
             raise UsageError(f"{name}: holds {held}; list them with: distbench runs {shlex.quote(name)}")
         return Run(folder)
-    if folder.is_file():
-        raise UsageError(
-            f"{name}: a file, not a run's folder; distbench query reads tables: --table NAME=FILE"
-        )
     known = sorted([*runs_in(out), *submitted_runs(out)], key=lambda run: run.folder)
     matches = [run for run in known if run.folder.name.startswith(name) or _id(run).startswith(name)]
     if len(matches) == 1:
@@ -52,6 +48,11 @@ def find_run(name: str, out: Path) -> Run:
     if matches:
         raise UsageError(
             f"{name}: matches more than one run: {', '.join(run.folder.name for run in matches)}"
+        )
+    if folder.is_file():
+        hint = "; to read a table beside those of a run: distbench query SQL RUN --table NAME=FILE"
+        raise UsageError(
+            f"{name}: a file, not a run's folder{'' if folder.suffix in ('.yaml', '.yml') else hint}"
         )
     raise UsageError(f"{name}: no such run in {out}; {_hint(name, known)}")
 

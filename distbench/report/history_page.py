@@ -118,7 +118,7 @@ def _segments(series: CaseHistory, look: dict[str, Any]) -> dict[str, Any]:
 
 def _environment_changes(series: CaseHistory) -> dict[str, Any]:
     """The environment changes as one vertical line with gaps; its middle shows the changed facts."""
-    # of ends whose difference is no double, plotly draws a path that is none
+    # plotly fails to draw a line if the difference of its ends overflows
     low = max(min(point.value.low for point in series.points), -_FARTHEST)
     high = min(max(point.value.high for point in series.points), _FARTHEST)
     if low == high:

@@ -34,13 +34,9 @@ def main(arguments: list[str]) -> None:
         drop_rank_variables(os.environ)
     _set_inductor_cache()
     if command == "agent":
-        from distbench.ipc.channels import ChannelError
         from distbench.worker.agent import run_agent
 
-        try:
-            run_agent(int(rest[0]) if rest else None)
-        except ChannelError as error:
-            raise SystemExit(f"agent: {error}") from error
+        run_agent(int(rest[0]) if rest else None)
     elif command == "serve":
         from distbench.worker.fork_server import run_fork_server
 

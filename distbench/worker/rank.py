@@ -228,11 +228,11 @@ def _run_job(
         rank,
         processes,
         folder,
-        nodes,
-        parts,
-        _random_stream(strategy, rank, processes),
-        found,
-        store,
+        node_of_rank=nodes,
+        data_rank_of=parts,
+        random_stream=_random_stream(strategy, rank, processes),
+        run_cache=found,
+        store=store,
     )
     job = functools.partial(rank_function(kind), trial, setting, phases)
     # jobs that build many engines collect garbage before each, and imported objects are never garbage

@@ -6,8 +6,8 @@ READERS = ("test_communication.py", "test_memory.py", "test_parity.py", "test_st
 """Files whose tests read the runs: one worker has them all, so that each run is made once."""
 
 # many small matrices of equal size: what pads a shard, or lies in two, is less than 1 % of the model.
-# At the default learning rate of 1e-3 a gradient norm after seven steps shows rounding a thousandfold, on
-# the text of one Python (3.11.2) and not of another.
+# At the default learning rate of 1e-3 a gradient norm after seven steps amplifies rounding a thousandfold,
+# on the text of one Python (3.11.2) and not of another.
 COMMON = """
 workload:
   transformer: {dim: 96, depth: 4, heads: 4, kv_heads: 4, ffn_dim: 96, vocab_size: 256, seq_len: 8}

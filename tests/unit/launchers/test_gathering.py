@@ -37,9 +37,9 @@ class NoHandle(StartedAgents):
 class AgentPort:
     """A controller that waits for two agents, and who connects to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_timeout_s: float = 30.0) -> None:
         self.token = new_token()
-        self.gathering = AgentListener(self.token)
+        self.gathering = AgentListener(self.token, answer_timeout_s=answer_timeout_s)
         self.stack = ExitStack()
         self.stack.callback(self.gathering.close)
 
@@ -69,6 +69,22 @@ def port() -> Iterator[AgentPort]:
     made = AgentPort()
     yield made
     made.stack.close()
+
+
+def test_an_agent_that_is_slow_to_introduce_itself_may_come_again():
+    port = AgentPort(answer_timeout_s=2.0)
+
+    def connect() -> None:
+        slow = port.authenticated(port.token)
+        # until the listener gives it up
+        while slow.alive:
+            slow.receive(0.1)
+        port.join("near")
+        port.join("far")
+
+    with port.stack:
+        threading.Thread(target=connect, daemon=True).start()
+        assert [agent.name for agent in port.gathered(30)] == ["near", "far"]
 
 
 def stay_silent(port: AgentPort) -> None:

@@ -105,6 +105,12 @@ def test_a_file_that_is_no_table_is_refused(tmp_path, capsys, content, said):
     assert said in " ".join(error.split())
 
 
+def test_a_name_of_a_file_is_no_pattern(tmp_path, capsys):
+    (tmp_path / "t[1].csv").write_text("a,b\n1,2\n")
+    (tmp_path / "t1.csv").write_text("a,b\n8,9\n")
+    assert query(capsys, "from t", f"t={tmp_path / 't[1].csv'}") == [{"a": 1, "b": 2}]
+
+
 def test_a_folder_is_no_table(tmp_path, capsys):
     assert "directory" in refusal(capsys, f"t={tmp_path}")
 
@@ -124,4 +130,8 @@ def test_a_file_in_place_of_a_run_is_named_as_one(tmp_path, capsys, command):
     (tmp_path / "nccl.txt").write_text(NCCL_TESTS)
     runs = [str(SAMPLE)] if command == "compare" else []
     assert main([command, *runs, str(tmp_path / "nccl.txt")]) == 2
-    assert "nccl.txt: a file, not a run's folder" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert "nccl.txt: a file, not a run's folder; to read a table" in told
+    (tmp_path / "suite.yaml").write_text("strategies: [ddp]\n")
+    assert main(["show", str(tmp_path / "suite.yaml")]) == 2
+    assert "--table" not in capsys.readouterr().err
