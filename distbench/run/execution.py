@@ -21,8 +21,8 @@ from distbench.record.submission import RunRequest
 from distbench.run.builds import cases_to_build
 from distbench.run.interruption import AllocationTimeLimit, StopReason, StopRequest
 from distbench.run.observer import Observer, RemainingTime
+from distbench.run.repeated_failures import RepeatedFailures
 from distbench.run.trial_runner import TrialRunner
-from distbench.run.user_errors import UserErrors
 from distbench.suite import Suite, parse_suite_text
 from distbench.suite.yaml_reader import read_suite_text
 
@@ -107,9 +107,9 @@ class RunExecution:
         self, observer: Observer, stop: StopRequest, *, retry_failed: bool
     ) -> AbstractContextManager[TrialRunner]:
         # failures of this session only: the user may have fixed what failed in an earlier one
-        errors = UserErrors()
+        repeated = RepeatedFailures()
         return TrialRunner.open(
-            self.run, self.suite, observer, stop, retry_failed=retry_failed, user_errors=errors
+            self.run, self.suite, observer, stop, retry_failed=retry_failed, repeated=repeated
         )
 
     def _run_planned(

@@ -44,6 +44,8 @@ _SECONDARY_ERRORS = re.compile(
 _UNCAUGHT = re.compile(r"^\s*what\(\):\s*(\S.*)$", re.MULTILINE)
 # how gloo reports ranks whose collectives do not match, after its own file and line
 _SIZE_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+# where in its own source gloo raised, which comes before the words that tell the cause
+_GLOO_LOCATION = re.compile(r"( with )?\[(?:enforce fail at )?\S+\.(?:cc|cpp|h):\d+\][\s.:]*")
 CANNOT_WRITE_TEXT = "and could not write its error file"
 """Part of the reason of a rank that could not even write, on its node, why it failed."""
 # how torch.compile reports an error of the C++ compiler, with its whole command and output
@@ -126,7 +128,11 @@ class RankFailure:
 def uncaught_text(log: str) -> str:
     """Message of the C++ exception that aborted a process, by the end of its *log*; empty: none is there."""
     told = found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
-    return _size_mismatch_text(told) or told
+    return _size_mismatch_text(told) or _without_location(told)
+
+
+def _without_location(message: str) -> str:
+    return _GLOO_LOCATION.sub(lambda found: ": " if found[1] else "", message)
 
 
 def _size_mismatch_text(message: str) -> str:
@@ -163,7 +169,7 @@ def _message_text(error: RankError) -> str:
         return f"{compiler_error_line(message)}; give it a working C++ compiler, or use compile: false"
     if mismatch := _size_mismatch_text(message):
         return mismatch
-    lines = message.splitlines() or [""]
+    lines = _without_location(message).splitlines() or [""]
     full = next((line for line in lines if _DEVICE_OOM.search(line)), None)
     if full is None:
         return lines[0]

@@ -44,10 +44,10 @@ from distbench.run.disk_space import DiskSpace
 from distbench.run.interruption import StopRequest
 from distbench.run.launch import nodes_unavailable_error, trial_instructions, trial_launch
 from distbench.run.observer import Observer
+from distbench.run.repeated_failures import RepeatedFailures
 from distbench.run.results import SamplerResults, build_record, run_samplers
 from distbench.run.trial_index import TrialIndex
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome
-from distbench.run.user_errors import UserErrors
 from distbench.suite import Suite
 from distbench.system import clock
 
@@ -66,11 +66,11 @@ class TrialRunner:
         stop: StopRequest,
         target: PythonTarget,
         index: TrialIndex,
-        user_errors: UserErrors | None = None,
+        repeated: RepeatedFailures | None = None,
     ) -> None:
         self._run, self._run_id, self._suite, self._target = run, run.info().run_id, suite, target
         self._observer, self._session, self._stop = observer, session, stop
-        self._index, self._user_errors = index, user_errors
+        self._index, self._repeated = index, repeated
         self._planned: list[PlannedTrial] = []
         self._disk_space = DiskSpace(run, lambda: len(index.pending(self._planned)))
         self._metrics: dict[str, Metric] = {
@@ -90,14 +90,13 @@ class TrialRunner:
         target: PythonTarget = CURRENT_PYTHON,
         *,
         retry_failed: bool = False,
-        user_errors: UserErrors | None = None,
+        repeated: RepeatedFailures | None = None,
     ) -> Iterator[TrialRunner]:
         """Start a session in the folder of *run*, which leaves no process behind.
 
         Args:
             retry_failed: Repeat trials of earlier sessions that failed, for whatever reason.
-            user_errors: Decides which trials would repeat an error of the user's model and are not launched;
-                None: all are.
+            repeated: Decides which trials would end as others did and are not launched; None: all are.
 
         Raises:
             RecordError: ``run.json`` can't be read.
@@ -107,7 +106,7 @@ class TrialRunner:
         ledger = TrialIndex(run, retry_failed=retry_failed)
         site = registry.create_plugin("launchers", suite.launcher).open_session(run.info().run_id)
         try:
-            yield cls(run, suite, observer, site, stop, target, ledger, user_errors)
+            yield cls(run, suite, observer, site, stop, target, ledger, repeated)
         finally:
             site.close()
             shutil.rmtree(run.folder / "scratch", ignore_errors=True)
@@ -230,7 +229,7 @@ class TrialRunner:
             )
 
     def _launch_or_skip(self, task: PlannedTrial) -> Record:
-        if self._user_errors and (reason := self._user_errors.skip_reason(task)):
+        if self._repeated and (reason := self._repeated.skip_reason(task)):
             return self._skipped_record(task, Status.UNSUPPORTED, reason)
         if reason := self._index.missing_reference(task):
             return self._skipped_record(task, Status.UNSUPPORTED, f"{NO_REFERENCE_TEXT}: {reason}")
@@ -250,8 +249,8 @@ class TrialRunner:
             record = self._new_record(task, ending, record.started, record.wall_s)
             self._run.write_record(record)
         self._index.add(record)
-        if self._user_errors:
-            self._user_errors.add(record)
+        if self._repeated:
+            self._repeated.add(record)
         folder = self._folder(task)
         for rank in range(task.case.world_size):
             # the record now contains all of it in a tenth of the size
