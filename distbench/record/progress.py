@@ -134,13 +134,6 @@ def log_size(folder: Path) -> int:
         return 0
 
 
-def last_session(folder: Path) -> list[ProgressEvent]:
-    """Events of the last session."""
-    events = ProgressLogReader(folder).read_new()
-    begins = [i for i, event in enumerate(events) if event.kind == "began"]
-    return events[begins[-1] :] if begins else []
-
-
 def _parse_event(line: bytes) -> ProgressEvent | None:
     try:
         return decode(ProgressEvent, parse_json(line, PROGRESS_FILE), PROGRESS_FILE)

@@ -14,13 +14,7 @@ import pytest
 
 from distbench.cli.progress import LineProgress
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
-from distbench.record.progress import (
-    PROGRESS_FILE,
-    ProgressEvent,
-    ProgressLog,
-    ProgressLogReader,
-    last_session,
-)
+from distbench.record.progress import PROGRESS_FILE, ProgressEvent, ProgressLog, ProgressLogReader
 from support import fake_slurm
 from support.paused_command import Held
 from support.runs import MODELS, PLUGINS, QUICK, Done
@@ -218,7 +212,7 @@ def test_a_session_that_is_refused_leaves_no_trace(tmp_path):
         ProgressEvent("note", "who owns it?"),
         ProgressEvent("trial_started", "ddp", 0, 3),
     ]
-    assert last_session(tmp_path) == [*begun, ProgressEvent("ended", code=130)]
+    assert ProgressLogReader(tmp_path).read_new() == [*begun, ProgressEvent("ended", code=130)]
 
 
 def test_what_is_waited_for_is_said_once(capsys):
