@@ -20,9 +20,8 @@ def offload_times(row: CaseSummary) -> tuple[float, float] | None:
     means over the ranks with a timeline. None: nothing is offloaded, the device is a CPU, or no step was
     profiled.
     """
-    kept = rank_steps(row.representative_trial)
     offloads = strategy_description(row.case, row.representative_trial).offloads
-    if not kept or not offloads or row.case.device != "cuda":
+    if not offloads or row.case.device != "cuda" or not (kept := rank_steps(row.representative_trial)):
         return None
     return statistics.fmean(map(_copy_s, kept)), statistics.fmean(map(_gap_s, kept))
 

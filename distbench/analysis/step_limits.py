@@ -303,7 +303,7 @@ def _idle_share(row: CaseSummary) -> float | None:
     """
     if row.case.device == "cuda":
         return gpu_idle_share(row)
-    kept = rank_steps(row.representative_trial)
+    kept = rank_steps(row.representative_trial, kinds=())
     timed = _value(row, "step_s")
     if not kept or not timed:
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.core.grouping import group_by
-from distbench.metrics.profile.intervals import TimeInterval, difference, union
+from distbench.metrics.profile.intervals import difference, union
 from distbench.record import Record
 
 STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
@@ -103,14 +104,17 @@ class RankStep:
     def idle_gaps(self) -> list[IdleGap]:
         """Gaps longer than ``merge_gap``, the longest first."""
         ran = union((piece.begin, piece.end) for piece in self.activities)
-        found = difference([(self.begin, self.end)], ran)
-        return sorted((self._gap(each) for each in found), key=lambda gap: -gap.seconds)
-
-    def _gap(self, idle: TimeInterval) -> IdleGap:
-        begin, end = idle
-        earlier = max((p for p in self.activities if p.end <= begin), key=lambda p: p.end, default=None)
-        later = min((p for p in self.activities if p.begin >= end), key=lambda p: p.begin, default=None)
-        return IdleGap(begin, end, earlier.name if earlier else "", later.name if later else "")
+        idle = difference([(self.begin, self.end)], ran)
+        by_begin = sorted(self.activities, key=lambda piece: piece.begin)
+        by_end = sorted(self.activities, key=lambda piece: piece.end)
+        begins, ends = [piece.begin for piece in by_begin], [piece.end for piece in by_end]
+        gaps = []
+        for begin, end in idle:
+            earlier, later = bisect_right(ends, begin), bisect_left(begins, end)
+            previous = by_end[earlier - 1].name if earlier else ""
+            following = by_begin[later].name if later < len(by_begin) else ""
+            gaps.append(IdleGap(begin, end, previous, following))
+        return sorted(gaps, key=lambda gap: -gap.seconds)
 
     def merged_to(self, limit: int) -> RankStep:
         """Bridge longer gaps to reach at most *limit* activities, or one for each kind and name."""
@@ -137,9 +141,15 @@ def _merge_adjacent(pieces: Iterable[Activity], gap: float) -> Iterator[Activity
         yield last
 
 
-def rank_steps(record: Record | None) -> list[RankStep]:
-    """Kept step of each rank that has one, by rank; impossible rows are left out."""
-    rows = [row for row in (record.tables.get("timeline", []) if record else []) if _is_valid(row)]
+def rank_steps(record: Record | None, kinds: Collection[str] = ACTIVITY_KINDS) -> list[RankStep]:
+    """Kept step of each rank that has one, by rank; impossible rows are left out.
+
+    Args:
+        kinds: Kinds of its activities to read.
+    """
+    read = {STEP, *kinds}
+    timeline = record.tables.get("timeline", []) if record else []
+    rows = [row for row in timeline if row.get("kind") in read and _is_valid(row)]
     found = [_rank_step(rank, of) for rank, of in group_by(rows, lambda row: int(row["rank"])).items()]
     return sorted((step for step in found if step), key=lambda step: step.rank)
 
@@ -174,9 +184,9 @@ def _activity(row: Mapping[str, Any]) -> Activity:
 
 
 def _is_valid(row: Mapping[str, Any]) -> bool:
-    """True if *row* has a rank, a kind and times: a foreign record may hold anything."""
-    known = row.get("rank") is not None and row.get("kind") in (STEP, *ACTIVITY_KINDS)
-    return known and all(_is_number(row.get(key)) for key in _SECONDS) and row["begin_s"] <= row["end_s"]
+    """True if *row* has a rank and times: a foreign record may hold anything."""
+    is_timed = row.get("rank") is not None and all(_is_number(row.get(key)) for key in _SECONDS)
+    return is_timed and row["begin_s"] <= row["end_s"]
 
 
 def _number(value: Any) -> float:

@@ -17,10 +17,15 @@ from distbench.core.units import format_bytes
 from distbench.record.record_reader import damage_summary, untrusted_records
 from distbench.report.html import Chapter
 from distbench.tables.table import Field, Table, TableRow
+from distbench.views.charts.figures import speed_order
 
 _MAX_ROWS = 64
 _MAX_LOG_LENGTH = 8000
 _MAX_CELL_LENGTH = 300
+_MAX_EXPORTED_CASES = 100
+"""Number of cases, the fastest ones, whose configurations the page has: writing one takes as long as the rest
+of its details.
+"""
 
 
 def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any]:
@@ -30,6 +35,7 @@ def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any
     rows = [_rows(table) for _, table in tables]
     damage = _lines([damage_summary(run.damaged)] if run.damaged else [])
     groups = {row.case.id: group for group in run.parity.groups for row in group.cases}
+    exported = _fastest(run.cases)
     return {
         "tables": [
             {
@@ -47,11 +53,24 @@ def case_details(run: RunAnalysis, chapters: Sequence[Chapter]) -> dict[str, Any
                 "rows": [of.get(row.case.id, [])[:_MAX_ROWS] for of in rows],
                 "left": [max(0, len(of.get(row.case.id, [])) - _MAX_ROWS) for of in rows],
                 "caveats": [*_lines(export_caveats(row, run)), *damage] if row.measured else [],
-                "adopt": [_exported(format_, row) for format_ in FORMATS],
+                "adopt": [
+                    _exported(format_, row) if row.case.id in exported else _left_out(format_, row)
+                    for format_ in FORMATS
+                ],
             }
             for row in run.cases
         },
     }
+
+
+def _fastest(rows: Sequence[CaseSummary]) -> set[str]:
+    """IDs of the cases whose configurations the page has."""
+    return {row.case.id for row in sorted(rows, key=speed_order)[:_MAX_EXPORTED_CASES]}
+
+
+def _left_out(format_: str, row: CaseSummary) -> dict[str, Any]:
+    problem = f"write it with: distbench adopt RUN {row.case.id} --as {format_}"
+    return {"format": format_, "problem": problem}
 
 
 def _rows(sheet: Table) -> dict[str, list[list[str]]]:

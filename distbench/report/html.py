@@ -77,7 +77,7 @@ def render(
     files = [_TEMPLATES / name for name in ("packed.js", *scripts, "pairs.js", "report.js", "tables.js")]
     script = "".join(_without_indentation(file) for file in files)
     library, compressed = _plotly()
-    more = {key: _compress(_json(data).encode()) for key, data in packed.items()}
+    more = {key: _packed(data) for key, data in packed.items()}
     figures = {chart.id: chart.figure for chapter in chapters for chart in chapter.charts}
     return render_static(
         template,
@@ -117,6 +117,7 @@ def _environment() -> jinja2.Environment:
         "name": _name,
         "parts": _parts,
         "json": _json,
+        "packed": _packed,
         "linked": _link_addresses,
         "counted": format_count,
     }
@@ -151,6 +152,11 @@ def _json(data: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
+
+
+def _packed(data: Any) -> str:
+    """Encode *data* as compressed JSON, which ``unpacked`` of the scripts reads."""
+    return _compress(_json(data).encode())
 
 
 def _rounded(data: Any) -> Any:

@@ -60,8 +60,11 @@ def render(run: RunAnalysis) -> str:
         "report.html",
         made,
         scripts=("picker.js", "cases.js", "drawer.js"),
-        packed={"drawer-data": case_details(run, made)},
-        blocks={"picker-data": offered["data"], "case-data": case_data(run.info, cases, columns)},
+        packed={
+            "drawer-data": case_details(run, made),
+            "case-data": case_data(run.info, cases, columns),
+        },
+        blocks={"picker-data": offered["data"]},
         info=run.info,
         title=header.page_title(run),
         strip=header.header_facts(run),

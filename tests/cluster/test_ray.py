@@ -1,4 +1,4 @@
-"""Ray on two nodes: nobody is left when an actor, a raylet or the command is gone."""
+"""Ray on two nodes: they train as one, and nobody is left when an actor, a raylet or the command is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 
 from support.fault_table import Drill
 from support.network_nodes import Bench, join_ray
+from support.runs import MODELS, QUICK, Finished, run_in
 from support.shell_jobs import sleepers, soon
+from support.suites import write_suite
 
 LOST = "lost the agent on {}"
 TRIAL = """
@@ -22,7 +24,7 @@ import pathlib, sys
 from support.shell_jobs import launch_of
 from distbench.launchers.base import LaunchError
 from distbench.launchers.ray import Ray
-site = Ray(start_timeout=60.0).open("drill")
+site = Ray(start_timeout=60.0).open_session("drill")
 try:
     handle = site.launch(launch_of(pathlib.Path(sys.argv[1]), f"sleep {sys.argv[2]}", 2))
     while True:
@@ -40,6 +42,20 @@ def on(bench: Bench, node: str, word: str) -> psutil.Process:
     return min(
         (each for each in processes if word in " ".join(each.cmdline())), key=lambda each: each.create_time()
     )
+
+
+def test_two_nodes_of_ray_train_as_one(bench: Bench, ray_cluster: dict[str, str], tmp_path: Path) -> None:
+    text = f"{QUICK}strategies: [ddp]\n"
+    near = run_in(tmp_path, f"{text}launcher: local\n")
+    suite = write_suite(tmp_path, text, "far.yaml")
+    command = [sys.executable, "-m", "distbench", "run", str(suite), "--out", str(tmp_path / "far")]
+    done = bench.run(bench.nodes[0], "env", f"--chdir={MODELS}", *command, **ray_cluster)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (tmp_path / "far").iterdir()
+    far = Finished(0, "", {}, run)
+    assert far.record("ddp")["nodes"] == {bench.nodes[0]: [0], bench.nodes[1]: [1]}
+    losses = [each.record("ddp")["samples"]["loss"] for each in (near, far)]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@
   reveal();
 
   // the cases that were looked for, in the order of the table
-  function looked() {
-    const data = JSON.parse(document.getElementById("case-data").textContent);
+  async function looked() {
+    const data = JSON.parse(await unpacked("case-data"));
     const known = new Map(data.cases.map((each) => [each[0][data.facts.indexOf("case_id")], each]));
     data.cases = matching.map((each) => known.get(each.id.slice("case-".length)));
     return data;
@@ -155,10 +155,11 @@
 
   const kinds = { csv: ["text/csv", asCsv], json: ["application/json", asJson] };
   document.querySelectorAll("[data-export]").forEach((button) => {
-    button.addEventListener("click", () => {
+    button.hidden = !window.DecompressionStream;
+    button.addEventListener("click", async () => {
       const [type, made] = kinds[button.dataset.export];
       const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([made(looked())], { type }));
+      link.href = URL.createObjectURL(new Blob([made(await looked())], { type }));
       link.download = "cases." + button.dataset.export;
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 10000);

@@ -1,9 +1,9 @@
 "use strict";
 // All pages: rows of tables on demand, links into what is folded, and where the reader is.
 (function () {
-  const fill = (button) => {
+  const fill = async (button) => {
     const table = document.getElementById(button.dataset.more + "-table");
-    const rest = JSON.parse(document.getElementById(button.dataset.more + "-rest").textContent);
+    const rest = JSON.parse(await unpacked(button.dataset.more + "-rest"));
     const marked = button.dataset.more === "values";
     const body = document.createDocumentFragment();
     rest.forEach((texts) => body.appendChild(marked ? markedRow(texts, table) : row(texts, table)));
@@ -41,7 +41,7 @@
   }
 
   document.querySelectorAll("button[data-more]").forEach((button) => {
-    button.hidden = false;
+    button.hidden = !window.DecompressionStream;
     button.addEventListener("click", () => fill(button));
   });
 

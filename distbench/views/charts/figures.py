@@ -104,7 +104,7 @@ class ChartSelection(Generic[T]):
     ) -> ChartSelection[T]:
         """The *most* fastest of the cases for which *read* returns something to draw."""
         known = [(row, content) for row in run.cases if (content := read(row)) is not None]
-        fastest = sorted(known, key=lambda pair: _speed_order(pair[0]))[:most]
+        fastest = sorted(known, key=lambda pair: speed_order(pair[0]))[:most]
         fastest.sort(key=lambda pair: pair[0].case.world_size)
         names = run.short_names([row for row, _ in fastest])
         left_out = f"Only the {most} fastest of {len(known):,} cases are shown." if len(known) > most else ""
@@ -251,7 +251,8 @@ def case_facts(row: CaseSummary, efficiency: float | None = None) -> list[str]:
     return lines
 
 
-def _speed_order(row: CaseSummary) -> float:
+def speed_order(row: CaseSummary) -> float:
+    """Key by which cases are sorted with the fastest first, and those without a throughput last."""
     throughput = row.values.get(THROUGHPUT)
     return -throughput.value if throughput else float("inf")
 

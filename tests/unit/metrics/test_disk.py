@@ -185,7 +185,9 @@ metrics: [steptime, throughput, memory, disk]
 """)
 
 
+# building DeepSpeed's ops for disks takes minutes
 @pytest.mark.train
+@pytest.mark.deep
 def test_states_really_lie_on_the_disk_and_nothing_is_left_there(run_suite, tmp_path):
     finished = run_suite(SUITE.replace("DISK", str(tmp_path / "disk")))
     plain, moved = sorted(Run(finished.folder).records(), key=lambda record: record.case.label)

@@ -10,6 +10,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.errors import InfrastructureError
 from distbench.record import Record, Status
 from distbench.report import page
+from distbench.report.drawer import case_details
 from distbench.report.overview import overview_text
 from distbench.views.charts.figures import MAX_CHART_CASES
 from support.records import case, communicating, failed, info, measured, run_of, stored_run, unsupported
@@ -149,3 +150,18 @@ def test_what_a_chart_leaves_out_is_said_beside_it():
     text = rendered(*(measured(case(f"ddp{i}", seed=i), 1000 + i) for i in range(count)))
     told = f"Only the {MAX_CHART_CASES} fastest of {count} cases are shown."
     assert f'<p class="quiet small"><bdi>{told}</bdi></p>' in text
+
+
+def test_a_page_of_many_cases_has_the_configurations_of_the_fastest():
+    cases = [case("ddp", name=f"ddp/v{i}", seed=i) for i in range(102)]
+    run = run_of(*(measured(each, 1000.0 + place) for place, each in enumerate(cases)))
+    shown = case_details(run, [])["cases"]
+    left_out = [
+        each.id
+        for each in cases
+        if any("distbench adopt RUN" in str(one.get("problem")) for one in shown[each.id]["adopt"])
+    ]
+    assert left_out == [each.id for each in cases[:2]]
+    assert shown[cases[0].id]["adopt"][0]["problem"] == (
+        f"write it with: distbench adopt RUN {cases[0].id} --as {shown[cases[0].id]['adopt'][0]['format']}"
+    )
