@@ -11,6 +11,7 @@ from typing import Any, Literal
 import kubernetes_validate
 import pytest
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 from ruamel.yaml import YAML
 
 from distbench.launchers.base import ControllerCommand
@@ -98,6 +99,14 @@ def test_manifests_of_a_resumed_run_are_what_the_api_takes(
     written = list(YAML(typ="safe").load_all(submission.text))
     assert [*written[1]["binaryData"]] == ["run.tar.gz"]
     check(written)
+
+
+def test_the_train_job_of_the_docs_is_what_the_api_takes() -> None:
+    job = YAML(typ="safe").load(on_the_page("torchrun.md", "trainjob"))
+    known = TrainerV1alpha1TrainJob.from_dict(job)
+    assert known is not None
+    assert list(dropped(job, known.to_dict())) == []
+    assert known.spec.trainer.command[:4] == ["torchrun", "-m", "distbench", "run"]
 
 
 def test_strict_validation_refuses_what_is_no_field() -> None:
