@@ -68,7 +68,8 @@ def _submitted_script(controller: ControllerCommand, folder: Path, name: str, cl
     logs = shlex.quote(str((controller.log_folder or folder) / name))
     begun, here = " && ".join(_preparation(controller, folder, claim)), shlex.quote(str(folder))
     refused = shlex.quote(f"{folder}: can't be prepared in the pod; see the lines above")
-    into, shown = f" >>{logs}.out 2>>{logs}.err", f"cat {logs}.out; cat {logs}.err >&2; "
+    # in one stream: two may come in any order, and the line about the end has to be the last
+    into, shown = f" >>{logs}.out 2>>{logs}.err", f"cat {logs}.out {logs}.err; "
     stay = _STAY_SCRIPT.format(into=into, shown=shown)
     made = f"mkdir -p {shlex.quote(str(controller.log_folder or folder))}"
     return f"{{ {begun} && {made} && test -w {here}; }} || {{ echo {refused} >&2; exit 2; }}; {stay}"
