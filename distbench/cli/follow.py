@@ -9,7 +9,7 @@ from pathlib import Path
 from distbench.cli.output import print_note, print_text
 from distbench.cli.progress import ProgressDisplay, progress_display
 from distbench.cli.queue_submission import launcher_queue
-from distbench.core.errors import EXIT_INTERRUPTED, EXIT_TIME_LIMIT, UsageError
+from distbench.core.errors import EXIT_INTERRUPTED, EXIT_TIME_LIMIT, InfrastructureError, UsageError
 from distbench.launchers.base import JobQueue, QueuedJob
 from distbench.record import lock, submission
 from distbench.record.progress import ProgressEvent, ProgressLogReader
@@ -26,6 +26,8 @@ _NO_ANSWER_S = 60.0
 _MAX_POLL_S = 15.0
 _REPORT_GRACE_S = 30.0
 """Seconds that a report may take; it is written after the last trial, when nobody holds the lock any more."""
+_FETCH_S = 3.0
+"""Seconds between two copies of a run's folder from where the job has it."""
 _MAX_LOG_BYTES = 64 << 20
 EXIT_UNKNOWN = 4
 """Exit code if that of the controller is unknown: the machine failed it."""
@@ -72,7 +74,9 @@ class _JobFollower:
         self._code: int | None = None
         self._has_begun = False
         self._job: QueuedJob | None = None
-        self._asked = float("-inf")
+        self._asked = self._fetched = float("-inf")
+        self._missing = ""
+        self._lost = ""
         self._began = self._answered = time.monotonic()
 
     @property
@@ -94,10 +98,13 @@ class _JobFollower:
         self._show(_latest_state(self._reader.read_new()))
         while not self._has_ended():
             time.sleep(_POLL_S)
+            self._fetch_new()
             self._show(self._reader.read_new())
+        self._fetch_all()
         self._wait_for_last_events(_NFS_MAX_DELAY_S if self._job_exit_code == 0 else _NFS_DELAY_S)
-        codes = (self._code, self._job_exit_code, EXIT_UNKNOWN)
-        return next(code for code in codes if code is not None)
+        known = self._job_exit_code if self._code is None else self._code
+        # a run that ended well, but is not here, is no success
+        return EXIT_UNKNOWN if known is None or (self._missing and not known) else known
 
     def print_logs(self) -> None:
         """Print the output of the job, and note missing output."""
@@ -106,7 +113,9 @@ class _JobFollower:
         for text, show in zip(printed, (print_note, print_text), strict=True):
             if text.strip():
                 show(text.rstrip("\n"))
-        if not self._has_begun and not any(printed):
+        if self._missing:
+            print_note(self._missing)
+        elif not self._has_begun and not any(printed):
             print_note(
                 f"job {self._handed.job} wrote nothing to {self._folder}: if the nodes do not see this "
                 "folder, use --out on a shared file system"
@@ -122,13 +131,28 @@ class _JobFollower:
         """Exit code of the controller as reported by the engine; None: unknown."""
         return self._job.exit_code if self._job else None
 
+    def _fetch_new(self) -> None:
+        """Fetch what the run has written, if the engine has its folder elsewhere."""
+        now = time.monotonic()
+        if self._job and self._job.state == "running" and now - self._fetched >= _FETCH_S:
+            self._queue.fetch(self._handed.job, self._folder, has_ended=False)
+            self._fetched = time.monotonic()
+
+    def _fetch_all(self) -> None:
+        try:
+            self._queue.fetch(self._handed.job, self._folder, has_ended=True)
+        except InfrastructureError as error:
+            self._missing = str(error)
+        self._show(self._reader.read_new())
+
     def _wait_for_last_events(self, seconds: float) -> None:
         """Wait up to *seconds* for the last events of an ended job, which come from another node."""
+        if self._code is not None or self._missing:
+            return
         end = time.monotonic() + seconds
-        if self._code is None:
-            self._display.show_waiting(
-                f"job {self._handed.job}: {self.state_text}; waiting for the last events of the run"
-            )
+        self._display.show_waiting(
+            f"job {self._handed.job}: {self.state_text}; waiting for the last events of the run"
+        )
         while self._code is None and time.monotonic() < end:
             time.sleep(_POLL_S)
             self._show(self._reader.read_new())
@@ -153,6 +177,9 @@ class _JobFollower:
     def _update(self, job: QueuedJob | None, now: float) -> None:
         if job:
             self._job, self._answered = job, now
+            if job.lost and job.lost != self._lost:
+                self._lost = job.lost
+                self._display.show(ProgressEvent("note", f"job {self._handed.job} has lost {job.lost}"))
         elif now - self._answered < _NO_ANSWER_S:
             return
         has_news = job is None or (not self._has_begun and job.state != "ended")

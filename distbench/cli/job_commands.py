@@ -13,7 +13,7 @@ from distbench.cli.output import print_note, print_text
 from distbench.cli.queue_submission import launcher_queue, make_submission, submit_job
 from distbench.core.errors import InfrastructureError
 from distbench.launchers.base import JobQueue, QueuedJob
-from distbench.record.run_folder import resumable_write_errors
+from distbench.record.run_folder import SUBMISSION_FOLDER, resumable_write_errors
 from distbench.run.interruption import raise_on_termination
 from distbench.suite import Suite
 
@@ -38,13 +38,16 @@ def run_as_job(suite: Suite, out: Path, nodes: int | None, words: Sequence[str])
         out.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=".doctor-", dir=out.resolve()))
     try:
-        file = folder / "suite.yaml"
+        file, logs = folder / "suite.yaml", folder / SUBMISSION_FOLDER
         file.write_text(suite.text)
+        logs.mkdir()
         arguments = ["doctor", str(file), "--out", str(out.resolve()), *words]
-        job = submit_job(make_submission(suite, arguments, nodes, [], folder), queue)
+        submission = make_submission(suite, arguments, nodes, {file.name: suite.text}, folder=folder)
+        job = submit_job(submission, queue)
         print_note(f"submitted job {job} to {suite.launcher.name}; Ctrl-C cancels it")
         ended = _wait_for_job(queue, job)
-        texts = [_read_log(log) for log in queue.log_files(job, folder)]
+        queue.fetch(job, folder, has_ended=True)
+        texts = [_read_log(log) for log in queue.log_files(job, logs)]
         for text, show in zip(texts, (print_text, print_note), strict=True):
             if text:
                 show(text)

@@ -178,7 +178,7 @@ def print_submission(suite: Suite, submission: Submission, *, as_json: bool) -> 
 
 def submission_json(submission: Submission | None) -> dict[str, Any]:
     """Return *submission* as ``--json`` prints it."""
-    return {"submission": dataclasses.asdict(submission)} if submission else {}
+    return {"submission": {"command": submission.command, "text": submission.text}} if submission else {}
 
 
 def _submission_text(submission: Submission) -> str:

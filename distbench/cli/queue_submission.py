@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from distbench.cli.output import print_note
@@ -16,7 +16,15 @@ from distbench.core.errors import DistbenchError, InfrastructureError, UsageErro
 from distbench.launchers.base import ControllerCommand, JobQueue, Launcher, Submission
 from distbench.record import progress
 from distbench.record import submission as submitted
-from distbench.record.run_folder import SUBMISSION_FOLDER, Run, folder_stamp, new_run_id, utc_now, write_text
+from distbench.record.run_folder import (
+    RUN_FILE,
+    SUBMISSION_FOLDER,
+    Run,
+    folder_stamp,
+    new_run_id,
+    utc_now,
+    write_text,
+)
 from distbench.record.submission import RunRequest, SubmittedJob
 from distbench.suite import Overrides, Suite, parse_suite_text
 from distbench.suite.yaml_reader import read_suite_text
@@ -44,41 +52,49 @@ RUN_PLACEHOLDER = "RUN"
 """Placeholder for the folder and the ID of a run, which it gets when it starts."""
 
 
-def planned_submission(suite: Suite, out: Path, nodes: int | None, overrides: Sequence[str]) -> Submission:
+def planned_submission(
+    suite: Suite, out: Path, nodes: int | None, overrides: Overrides, command: Sequence[str]
+) -> Submission:
     """Build the submission of a run of *suite* below *out* that has no ID yet.
 
     Raises:
         UsageError: as of ``make_submission``.
     """
-    return resume_submission(suite, (out / RUN_PLACEHOLDER).resolve(), nodes, overrides=overrides)
+    request = _run_request(RUN_PLACEHOLDER, suite, overrides, command)
+    return run_submission(suite, (out / RUN_PLACEHOLDER).resolve(), nodes, request)
 
 
-def resume_submission(
-    suite: Suite, folder: Path, nodes: int | None, overrides: Sequence[str] = (), flags: Sequence[str] = ()
+def run_submission(
+    suite: Suite, folder: Path, nodes: int | None, request: RunRequest | None, flags: Sequence[str] = ()
 ) -> Submission:
     """Build the submission that starts or resumes *suite* in *folder*, an absolute path.
 
     Args:
-        overrides: Options that turn the file of the suite into *suite*.
+        request: The request behind a run that has yet to begin; None: it is resumed.
         flags: Further flags of ``distbench run``.
 
     Raises:
         UsageError: as of ``make_submission``.
     """
     arguments = ["run", "--resume", str(folder), "--quiet", *flags]
-    return make_submission(suite, arguments, nodes, overrides, folder / SUBMISSION_FOLDER)
+    files = {"suite.yaml": suite.text, **submitted.request_file(request)} if request else {}
+    return make_submission(suite, arguments, nodes, files, folder=folder)
 
 
 def make_submission(
     suite: Suite,
     arguments: Sequence[str],
     nodes: int | None,
-    overrides: Sequence[str],
-    logs: Path | None = None,
+    files: Mapping[str, str],
+    *,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
 ) -> Submission:
     """Build the submission of ``distbench`` with *arguments* on *nodes*, to the launcher of *suite*.
 
     Args:
+        files: Texts of the files that it begins with, by name in *folder*.
+        folder: Folder that *arguments* name, with the logs of the job; None: they name a suite.
         overrides: Options that turn the file of the suite into *suite*.
 
     Raises:
@@ -86,15 +102,13 @@ def make_submission(
     """
     name = suite.launcher.name
     launcher: Launcher = registry.create_plugin("launchers", suite.launcher)
-    nodes = _requested_nodes(suite, nodes)
-    file = Path(suite.file).name
     controller = ControllerCommand(
         arguments,
-        nodes,
+        _requested_nodes(suite, nodes),
         suite.name,
-        log_folder=logs,
-        suite_file=file,
-        suite_text=suite.text,
+        log_folder=folder / SUBMISSION_FOLDER if folder else None,
+        folder=folder,
+        files=files,
         overrides=overrides,
     )
     submission = launcher.submission(controller)
@@ -121,8 +135,11 @@ def _requested_nodes(suite: Suite, nodes: int | None) -> int:
     return int(wanted)
 
 
-def submit(submission: Submission) -> str:
+def submit(submission: Submission, queue: JobQueue | None = None) -> str:
     """Submit *submission* to its engine; return the output.
+
+    Args:
+        queue: Removes what the engine has accepted of a submission that it refuses.
 
     Raises:
         InfrastructureError: the engine refuses, or its command is not installed.
@@ -133,11 +150,15 @@ def submit(submission: Submission) -> str:
             submission.command, input=submission.text, capture_output=True, text=True, check=False
         )
     except OSError as error:
-        advice = "use a login node of the cluster, or --print to get the submission"
+        advice = f"install {program} or use a machine that has it, or --print to get the submission"
         raise InfrastructureError(f"{program}: can't be started: {error.strerror}", advice) from error
     if done.returncode:
+        if queue:
+            _remove_partial_job(queue, done.stdout)
         said = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
-        raise InfrastructureError(f"{program} refused: {said}")
+        raise InfrastructureError(
+            f"{program} refused: {said}", "distbench launch SUITE --on LAUNCHER --print shows what it got"
+        )
     return done.stdout
 
 
@@ -147,11 +168,16 @@ def submit_job(submission: Submission, queue: JobQueue) -> str:
     Raises:
         InfrastructureError: as of ``submit``, or the engine names no job.
     """
-    printed = submit(submission)
+    printed = submit(submission, queue)
     try:
         return queue.parse_job_name(printed)
     except ValueError as error:
         raise InfrastructureError(str(error), "the job may still run: check the queue") from error
+
+
+def _remove_partial_job(queue: JobQueue, printed: str) -> None:
+    with suppress(ValueError):
+        subprocess.run(queue.cancel_command(queue.parse_job_name(printed)), capture_output=True, check=False)
 
 
 def to_shell(submission: Submission) -> str:
@@ -195,8 +221,18 @@ def submit_run(
         UsageError: it can't be submitted, or no folder can be created.
         InfrastructureError: the engine refuses; nothing is left of the run.
     """
-    request = RunRequest(
-        run_id=new_run_id(),
+    request = _run_request(new_run_id(), suite, overrides, command)
+    folder = out.resolve() / f"{slug(suite.name)}-{folder_stamp(utc_now())}-{request.run_id}"
+    submission = run_submission(suite, folder, nodes, request, flags)
+    with _new_run_folder(folder, out):
+        write_text(folder / "suite.yaml", suite.text)
+        submitted.write_submission(folder, request)
+        return _submit_and_record(suite, folder, submission, nodes)
+
+
+def _run_request(run_id: str, suite: Suite, overrides: Overrides, command: Sequence[str]) -> RunRequest:
+    return RunRequest(
+        run_id=run_id,
         file=suite.file,
         command=list(command),
         set=list(overrides.set),
@@ -205,12 +241,6 @@ def submit_run(
         device=overrides.device,
         jobs=list(overrides.jobs),
     )
-    folder = out.resolve() / f"{slug(suite.name)}-{folder_stamp(utc_now())}-{request.run_id}"
-    submission = resume_submission(suite, folder, nodes, flags=flags)
-    with _new_run_folder(folder, out):
-        write_text(folder / "suite.yaml", suite.text)
-        submitted.write_submission(folder, request)
-        return _submit_and_record(suite, folder, submission, nodes)
 
 
 def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], flags: Sequence[str]) -> Run:
@@ -225,13 +255,7 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
     """
     if others := [each for each in settings if not each.startswith("launcher.")]:
         raise UsageError(f"--resume --on {on}: only launcher.* can be changed, not {others[0]}")
-    last = submitted.read_submitted_job(run.folder)
-    if last and (job := launcher_queue(last.launcher).query(last.job)) and job.state != "ended":
-        follow = shlex.quote(str(run.folder))
-        raise UsageError(
-            f"{run.folder}: already submitted as job {last.job} ({job.state_text}); follow it with: "
-            f"distbench attach {follow}"
-        )
+    _check_last_job(run)
     request = submitted.read_request(run.folder)
     asked = request.set if request else []
     file = run.folder / "suite.yaml"
@@ -241,9 +265,32 @@ def resubmit_run(run: Run, on: str, nodes: int | None, settings: Sequence[str], 
         read_suite_text(file), Overrides([*asked, *settings], launcher=on), file=named, is_stored=True
     )
     folder = run.folder.resolve()
-    submission = resume_submission(suite, folder, nodes, flags=flags)
+    has_begun = (folder / RUN_FILE).exists()
+    submission = run_submission(suite, folder, nodes, None if has_begun else request, flags)
     (folder / SUBMISSION_FOLDER).mkdir(exist_ok=True)
     return _submit_and_record(suite, folder, submission, nodes)
+
+
+def _check_last_job(run: Run) -> None:
+    """Check that the last job of *run* has ended, and fetch what it has left.
+
+    Raises:
+        UsageError: it goes on.
+    """
+    last = submitted.read_submitted_job(run.folder)
+    if last is None:
+        return
+    queue = launcher_queue(last.launcher)
+    job = queue.query(last.job)
+    if job and job.state != "ended":
+        raise UsageError(
+            f"{run.folder}: already submitted as job {last.job} ({job.state_text}); follow it with: "
+            f"distbench attach {shlex.quote(str(run.folder))}"
+        )
+    if job:
+        # most often, its follower has done so
+        with suppress(InfrastructureError):
+            queue.fetch(last.job, run.folder, has_ended=True)
 
 
 @contextmanager
@@ -269,6 +316,7 @@ def _submit_and_record(suite: Suite, folder: Path, submission: Submission, nodes
         folder, SubmittedJob(job, suite.launcher.name, _requested_nodes(suite, nodes), offset)
     )
     output, _ = queue.log_files(job, folder / SUBMISSION_FOLDER)
-    write_text(output.with_suffix(".sh"), submission.text)
+    text = submission.text.replace(submission.secret, "...") if submission.secret else submission.text
+    write_text(output.with_suffix(".sh" if text.startswith("#!") else ".yaml"), text)
     print_note(f"submitted job {job} to {suite.launcher.name}; run folder: {folder}")
     return Run(folder)

@@ -144,22 +144,22 @@ def create_execution(
     return RunExecution.create(loaded, out, context.obj)
 
 
-def load_resumed(context: typer.Context, name: str, out: Path, added: Overrides | None) -> RunExecution:
+def load_resumed(context: typer.Context, name: str, out: Path, changed: Overrides) -> RunExecution:
     """Execution of what is missing from the run *name*.
 
     Args:
-        added: The equivalence check that the run was started without.
+        changed: Options of its launcher, and the equivalence check that it was started without.
 
     Raises:
         typer.Exit: this process has served the one that executes it.
     """
     run = catalog.find_run(name, out)
     if not (run.folder / RUN_FILE).exists() and (request := submission.read_request(run.folder)):
-        return RunExecution.from_request(run.folder, request)
+        return RunExecution.from_request(run.folder, request, changed.set)
     info = _read_info(run)
-    if added and info.suite.get("check"):
+    if changed.jobs and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
-    suite = Suite.from_resolved(info.suite, added)
+    suite = Suite.from_resolved(info.suite, changed)
     join_started_ranks(context, suite, run.folder.parent)
     planned = plan.make_plan(suite)
     if [item.case.id for item in planned.cases] != [item.case.id for item in info.cases]:
@@ -167,10 +167,10 @@ def load_resumed(context: typer.Context, name: str, out: Path, added: Overrides 
             f"--resume {name}: on this machine, or with this version, the suite has different cases; "
             f"start a new run with: distbench run {run.folder / 'suite.yaml'}"
         )
-    if added:
+    if changed.jobs or changed.set:
         # the one command that repeats all of it
-        settings = [word for setting in added.set for word in ("--set", setting)]
-        command = [*info.command, "--check", *settings]
+        settings = [word for setting in changed.set for word in ("--set", setting)]
+        command = [*info.command, *(f"--{job}" for job in changed.jobs), *settings]
         info = dataclasses.replace(info, suite=suite.to_resolved(), command=command)
     return RunExecution(run, info, suite, planned)
 

@@ -7,7 +7,7 @@ the launcher.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -53,12 +53,12 @@ class ControllerCommand:
     target: PythonTarget = CURRENT_PYTHON
     log_folder: Path | None = None
     """Folder for files of its standard output and standard error; None: the engine's default."""
-    suite_file: str = ""
-    """Name of the suite's file, for an engine whose nodes don't have it."""
-    suite_text: str = ""
-    """The suite in it, as the user wrote it."""
+    folder: Path | None = None
+    """Folder that the arguments name, for an engine whose nodes don't see it; None: they name a suite."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the files that the command begins with, by name in the folder; of a suite: its name."""
     overrides: Sequence[str] = ()
-    """Options of ``distbench run`` that override it."""
+    """Options of ``distbench run`` that override the suite."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Submission:
     """Submits it; reads *text* from its standard input."""
     text: str
     """Batch script, manifests, or other input of the engine."""
+    secret: str = ""
+    """Word in *text* that no copy of it may have; empty: none."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class QueuedJob:
     """The state in the engine's words, with its reason."""
     exit_code: int | None = None
     """Exit code of a controller that has ended, 128 plus the signal if one ended it; None: unknown."""
+    lost: str = ""
+    """Nodes that the engine has taken from a job that goes on, with the reasons."""
 
 
 class JobQueue(ABC):
@@ -104,6 +108,16 @@ class JobQueue(ABC):
     @abstractmethod
     def log_files(self, name: str, folder: Path) -> tuple[Path, Path]:
         """Files of its standard output and error in *folder*, the ``log_folder`` of its controller."""
+
+    def fetch(self, name: str, folder: Path, *, has_ended: bool) -> None:  # noqa: B027  # nodes see the folder
+        """Fetch new files of *folder*, which job *name* has where it runs.
+
+        Args:
+            has_ended: Fetch all of them, and free what the engine keeps for that.
+
+        Raises:
+            InfrastructureError: the job has ended, and its files can't be fetched.
+        """
 
 
 CancelCheck = Callable[[], bool]

@@ -4,11 +4,13 @@ RUN/suite.yaml            the suite, as it was then
 RUN/submitted/
     request.json          overrides and the command; the job makes run.json of it when it begins
     job.json              the last job, and where the events of its sessions begin
-    17.sh, 17.out, 17.err the submission, and the output of the job
+    17.sh, 17.out, 17.err the submission, and the output of the job; manifests are in a file .yaml
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -32,9 +34,15 @@ class RunRequest:
     device: str | None = None
     jobs: list[str] = field(default_factory=list)
 
-    def overrides(self) -> Overrides:
-        """The overrides of the suite, for the machine where it begins."""
-        return Overrides(self.set, self.only, self.world_sizes, self.device, self.jobs)
+    def overrides(self, launcher_settings: Sequence[str] = ()) -> Overrides:
+        """The overrides of the suite, for the machine where it begins.
+
+        Args:
+            launcher_settings: Those of the launcher, in the place of the requested ones.
+        """
+        others = [each for each in self.set if not each.startswith(("launcher.", "launcher="))]
+        settings = [*others, *launcher_settings] if launcher_settings else self.set
+        return Overrides(settings, self.only, self.world_sizes, self.device, self.jobs)
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,11 @@ def write_submission(folder: Path, content: RunRequest | SubmittedJob) -> None:
         InfrastructureError: the disk is full or the folder is not writable.
     """
     write_json(_file(folder, type(content)), asdict(content))
+
+
+def request_file(request: RunRequest) -> dict[str, str]:
+    """Text of the file of *request* by its path in a run's folder, where another machine begins the run."""
+    return {str(_file(Path(), RunRequest)): json.dumps(asdict(request)) + "\n"}
 
 
 def read_request(folder: Path) -> RunRequest | None:

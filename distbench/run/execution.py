@@ -53,15 +53,21 @@ class RunExecution:
         return cls(Run.create(out, info, suite.text), info, suite, planned)
 
     @classmethod
-    def from_request(cls, folder: Path, request: RunRequest) -> RunExecution:
+    def from_request(
+        cls, folder: Path, request: RunRequest, launcher_settings: Sequence[str] = ()
+    ) -> RunExecution:
         """Start the run that *request* in *folder* describes.
+
+        Args:
+            launcher_settings: Overrides of the launcher, in the place of those that were requested.
 
         Raises:
             SuiteError: the suite can't be run here.
             UsageError: the folder is not writable, or its disk is full.
         """
         text = read_suite_text(folder / "suite.yaml")
-        suite = parse_suite_text(text, request.overrides(), file=request.file)
+        overrides = request.overrides(launcher_settings)
+        suite = parse_suite_text(text, overrides, file=request.file)
         planned = make_plan(suite)
         begun = RunInfo.create(suite, planned.cases, request.command)
         info = replace(begun, run_id=request.run_id)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import kubernetes_validate
 import pytest
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 from ruamel.yaml import YAML
 
+from distbench.launchers.base import ControllerCommand
+from distbench.launchers.kubernetes import Kubernetes
 from support.runs import QUICK, Done
 
-PAGE = Path(__file__).parents[2] / "docs/clusters.md"
+DOCS = Path(__file__).parents[2] / "docs"
 EVERY = """launcher:
   kubernetes:
     image: registry.example/distbench:1
@@ -30,8 +34,8 @@ EVERY = """launcher:
 """
 
 
-def on_the_page() -> str:
-    (found,) = re.findall(r"<!-- manifests -->\n```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def on_the_page(page: str = "clusters.md", mark: str = "manifests") -> str:
+    (found,) = re.findall(rf"<!-- {mark} -->\n```yaml\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     return found
 
 
@@ -59,17 +63,7 @@ def dropped(given: Any, kept: Any, place: str = "") -> Iterator[str]:
             yield from dropped(one, other, f"{place}[{i}]")
 
 
-@pytest.mark.parametrize("kind", ["job", "jobset"])
-@pytest.mark.parametrize("launcher", [on_the_page(), EVERY], ids=["page", "every option"])
-def test_manifests_are_what_the_api_takes(
-    tmp_path: Path, distbench: Callable[..., Done], launcher: str, kind: str
-) -> None:
-    suite = tmp_path / "suite.yaml"
-    suite.write_text(f"{QUICK}strategies: [ddp]\n{launcher}")
-    change = f"launcher.kubernetes.kind={kind}"
-    done = distbench("launch", str(suite), "--on", "kubernetes", "--print", "--set", change)
-    assert done.returncode == 0, done.stderr
-    written = list(YAML(typ="safe").load_all(done.stdout))
+def check(written: list[dict[str, Any]]) -> None:
     checked = list(jobs(written))
     assert [each["kind"] for each in checked].count("Job") == 2
     for each in checked:
@@ -78,6 +72,41 @@ def test_manifests_are_what_the_api_takes(
         known = JobsetV1alpha2JobSet.from_dict(each)
         assert known is not None
         assert list(dropped(each, known.to_dict())) == []
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+@pytest.mark.parametrize("launcher", [on_the_page(), EVERY], ids=["page", "every option"])
+def test_manifests_are_what_the_api_takes(
+    tmp_path: Path, distbench: Callable[..., Done], launcher: str, kind: str
+) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(f"{QUICK}strategies: [ddp]\n{launcher}")
+    asked = [str(suite), "--on", "kubernetes", "--set", f"launcher.kubernetes.kind={kind}"]
+    launched = distbench("launch", *asked, "--print")
+    assert launched.returncode == 0, launched.stderr
+    check(list(YAML(typ="safe").load_all(launched.stdout)))
+    submitted = json.loads(distbench("plan", *asked, "--json").stdout)["submission"]["text"]
+    check(list(YAML(typ="safe").load_all(submitted)))
+
+
+@pytest.mark.parametrize("kind", ["job", "jobset"])
+def test_manifests_of_a_resumed_run_are_what_the_api_takes(
+    tmp_path: Path, kind: Literal["job", "jobset"]
+) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    launcher = Kubernetes(image="a", kind=kind)
+    submission = launcher.submission(ControllerCommand(["run"], 2, "suite", folder=tmp_path))
+    written = list(YAML(typ="safe").load_all(submission.text))
+    assert [*written[1]["binaryData"]] == ["run.tar.gz"]
+    check(written)
+
+
+def test_the_train_job_of_the_docs_is_what_the_api_takes() -> None:
+    job = YAML(typ="safe").load(on_the_page("torchrun.md", "trainjob"))
+    known = TrainerV1alpha1TrainJob.from_dict(job)
+    assert known is not None
+    assert list(dropped(job, known.to_dict())) == []
+    assert known.spec.trainer.command[:4] == ["torchrun", "-m", "distbench", "run"]
 
 
 def test_strict_validation_refuses_what_is_no_field() -> None:

@@ -31,6 +31,7 @@ def launch(
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
     loaded, given = load_suite(suite, overrides), queue_submission.to_arguments(overrides)
     arguments = ["run", str(suite), "--out", str(out), *given]
-    submission = queue_submission.make_submission(loaded, arguments, nodes, given)
+    files = {suite.name: loaded.text}
+    submission = queue_submission.make_submission(loaded, arguments, nodes, files, overrides=given)
     print_text((submission.text if only_print else queue_submission.submit(submission)).rstrip("\n"))
     return 0

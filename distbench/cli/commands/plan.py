@@ -49,8 +49,7 @@ def plan(
     loaded = load_suite(suite, overrides)
     submission = None
     if on:
-        arguments = queue_submission.to_arguments(overrides)
-        submission = queue_submission.planned_submission(loaded, out, nodes, arguments)
+        submission = queue_submission.planned_submission(loaded, out, nodes, overrides, context.obj)
     if submission and gpus_per_node is None:
         print_submission(loaded, submission, as_json=as_json)
         return 0

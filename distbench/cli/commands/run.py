@@ -109,13 +109,14 @@ def run(
         elsewhere = submit(suite, out, changed, on, nodes, resume, passed, context.obj)
         return follow_submitted(elsewhere, detach=detach, quiet=quiet)
     if resume:
-        others = [change for change in changes if not (check and change.startswith("check."))]
+        allowed = ("launcher.", "launcher=", *(["check."] if check else []))
+        others = [change for change in changes if not change.startswith(allowed)]
         if suite is not None or any((others, only, world_sizes, device)):
             raise UsageError(
-                "--resume takes no SUITE and no overrides. To add the equivalence check to a finished run: "
-                "--check [--set check.KEY=VALUE]"
+                "--resume takes no SUITE and no overrides but --set launcher.KEY=VALUE. To add the "
+                "equivalence check to a finished run: --check [--set check.KEY=VALUE]"
             )
-        execution = load_resumed(context, resume, out, changed if check else None)
+        execution = load_resumed(context, resume, out, changed)
     else:
         execution = create_execution(context, suite, changed, out)
     minutes = (minutes or _DEFAULT_MINUTES) if until_settled else None

@@ -1,7 +1,8 @@
-"""``kubernetes``: ranks in pods, an agent's pod on each node; ``distbench launch`` writes the manifests.
+"""``kubernetes``: ranks in pods, an agent's pod on each node, from the manifests of ``--on kubernetes``.
 
 The command runs in a pod of its own, the controller's, and starts nothing: Kubernetes starts the agents,
-which look for it at a name and a port that the manifests give to both.
+which look for it at a name and a port that the manifests give to both. A submitted run has its folder in that
+pod, and the follower fetches it.
 
 The words of the options are those of https://kubernetes.io/docs/reference/kubernetes-api/.
 """
@@ -19,10 +20,13 @@ from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.errors import UsageError
+from distbench.core.units import format_bytes
 from distbench.ipc.channels import TOKEN_VARIABLE, new_token
-from distbench.launchers.base import ControllerCommand, Submission
+from distbench.launchers.base import ControllerCommand, JobQueue, Submission
 from distbench.launchers.cluster import ClusterLauncher
+from distbench.launchers.kubernetes.folder_copy import pack
 from distbench.launchers.kubernetes.manifests import AGENT_COMMAND, RESERVED_POD_KEYS, Manifests
+from distbench.launchers.kubernetes.queue import CREATE_COMMAND, KubernetesQueue
 from distbench.launchers.nodes import Node, NodeDifference, StartedAgents
 
 _CORES = re.compile(r"(\d+)(m?)")
@@ -31,11 +35,13 @@ _CONFIG_MAP_KEY = re.compile(r"[\w.-]{1,250}")
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
 # the name of a JobSet's pod, which is a label of at most 63 characters, is longer by 19
 _MAX_NAME = 40
+# an object takes 1 MiB (https://kubernetes.io/docs/concepts/configuration/configmap/)
+_MAX_ARCHIVE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Kubernetes(ClusterLauncher):
-    """Pods, an agent's on each node, of the manifests that distbench launch --on kubernetes --print writes.
+    """Pods, an agent's on each node, of the manifests that --on kubernetes creates.
 
     The run is started by them: its command is that of a pod.
     """
@@ -55,11 +61,11 @@ class Kubernetes(ClusterLauncher):
     shared_memory: str = "8Gi"
     """Size limit of /dev/shm in a pod of an agent; what is in it counts as memory of the container."""
     claim: str = ""
-    """PersistentVolumeClaim (ReadWriteMany) that all pods mount as /reports; empty: the controller's pod has
-    the run, and stays after it."""
+    """PersistentVolumeClaim (ReadWriteMany) with the runs, which all pods mount; empty: the controller's pod
+    has the run, and stays after it."""
     keep: Annotated[int, Bound(0)] = 3600
-    """Seconds for which the controller's pod stays after a run without a claim, so that the run can be
-    copied."""
+    """Seconds for which the controller's pod stays after a run that has to be fetched from it, unless that is
+    done before."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the agents, and with them of all ranks: {NCCL_IB_HCA: mlx5}."""
     service_account: str = ""
@@ -106,8 +112,8 @@ class Kubernetes(ClusterLauncher):
         if TOKEN_VARIABLE in os.environ:
             return None
         return (
-            "distbench runs as the command of a pod; start it with: distbench launch SUITE --on "
-            "kubernetes --print | kubectl apply -f -"
+            "distbench runs as the command of a pod; start it with: distbench run SUITE --on kubernetes "
+            "--nodes N"
         )
 
     def gpus_per_node(self) -> int | None:
@@ -128,19 +134,63 @@ class Kubernetes(ClusterLauncher):
     def default_node_count(self) -> int:
         return self.nnodes
 
+    def job_queue(self) -> JobQueue:
+        return KubernetesQueue()
+
     def submission(self, controller: ControllerCommand) -> Submission:
         if mistake := self.option_problem():
             option, why = mistake
             raise UsageError(f"launcher.kubernetes.{option}: {why}")
-        if not _CONFIG_MAP_KEY.fullmatch(controller.suite_file):
-            raise UsageError(
-                f"SUITE = {controller.suite_file!r}: its name becomes a key of a ConfigMap, which "
-                "allows only letters, digits, '-', '_' and '.'; rename the file"
-            )
+        self._check_controller(controller)
         options = dataclasses.replace(self, nnodes=controller.nodes)
-        name = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_MAX_NAME].strip("-")
-        whole = Manifests(options, controller, f"{name}-{secrets.token_hex(3)}", new_token())
-        return Submission(("kubectl", "apply", "--filename", "-"), whole.to_yaml())
+        prefix = f"distbench-{_NO_LABEL.sub('-', controller.name.lower())}"[:_MAX_NAME].strip("-")
+        name, token = f"{prefix}-{secrets.token_hex(3)}", new_token()
+        whole = Manifests(options, controller, name, token, self._archive(controller))
+        return Submission(CREATE_COMMAND, whole.to_yaml(), secret=token)
+
+    def _check_controller(self, controller: ControllerCommand) -> None:
+        """Check that *controller* can be the command of a pod.
+
+        Raises:
+            UsageError: it can't.
+        """
+        if controller.folder is None:
+            (suite,) = controller.files
+            if not _CONFIG_MAP_KEY.fullmatch(suite):
+                raise UsageError(
+                    f"SUITE = {suite!r}: its name becomes a key of a ConfigMap, which allows only letters, "
+                    "digits, '-', '_' and '.'; rename the file"
+                )
+            return
+        if ":" in str(controller.folder.parent):
+            raise UsageError(
+                f"--out {controller.folder.parent}: pods mount a volume there, and the path of a mount has "
+                "no colon; choose another folder"
+            )
+        if not self.keep:
+            raise UsageError(
+                "launcher.kubernetes.keep = 0: the folder of a run is fetched after it; use some seconds, or "
+                "distbench launch"
+            )
+        if "--try" in controller.arguments:
+            raise UsageError("--try: the run that it adds can't be fetched from a pod; leave it out")
+
+    def _archive(self, controller: ControllerCommand) -> bytes:
+        """Files that a further session of a run needs, where it does not find them in the claim.
+
+        Raises:
+            UsageError: they are too large for an object of Kubernetes.
+        """
+        if self.claim or controller.folder is None or controller.files:
+            return b""
+        packed = pack(controller.folder)
+        if len(packed) > _MAX_ARCHIVE_BYTES:
+            raise UsageError(
+                f"--resume --on kubernetes: {controller.folder} has {format_bytes(len(packed))} for the pod, "
+                f"and an object of Kubernetes takes {format_bytes(_MAX_ARCHIVE_BYTES)}; put the folder into "
+                "a claim and set launcher.kubernetes.claim, or start a new run"
+            )
+        return packed
 
     @property
     def _cores(self) -> int:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import io
-import json
-import re
-from collections.abc import Sequence
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from distbench.ipc.channels import CONTROLLERS_VARIABLE, NODE_VARIABLE, PATIENCE_VARIABLE, TOKEN_VARIABLE
+from distbench.launchers.kubernetes.controller_command import (
+    ARCHIVE,
+    REPORTS_FOLDER,
+    SUITE_FOLDER,
+    config_key,
+    controller_command,
+    mounted_folder,
+)
 from distbench.launchers.nodes import AGENT_ARGUMENTS
 from distbench.system.machine import RUN_ID_VARIABLE
 
@@ -19,35 +26,34 @@ if TYPE_CHECKING:
 
 AGENT_COMMAND = ("python", *AGENT_ARGUMENTS)
 """Command of an agent's container."""
-CONTROLLER_COMMAND = ("python", "-P", "-m", "distbench", "run")
-"""Command of the controller's container, followed by the suite and the overrides."""
 RESERVED_POD_KEYS = frozenset({"affinity", "containers", "hostname", "restartPolicy", "subdomain", "volumes"})
 """Keys of a pod's spec that are set here."""
 
-_SUITE, _REPORTS = "/suite", "/reports"
-_RUN, _ROLE = "distbench/run", "distbench/role"
+RUN_LABEL, ROLE_LABEL = "distbench/run", "distbench/role"
+"""Labels of jobs and pods: the name of the run; controller or agent."""
+
+OBJECT_KINDS = {"job": "jobs,services,secrets,configmaps", "jobset": "jobsets,secrets,configmaps"}
+"""Option ``kind`` of the launcher -> the kinds of objects that a run has."""
+
 _RESOURCES = {"requests": {"cpu": 1, "memory": "2Gi"}}
-# the last "wait" is interrupted by a signal, which goes to the run, and not to the shell
-_STAY_SCRIPT = (
-    'trap "kill -TERM \\$!" TERM; "$@" & run=$!; wait $run; code=$?; '
-    "while kill -0 $run 2>/dev/null; do wait $run; code=$?; done; "
-    'echo "the run has ended with code $code; this pod stays for $0 seconds"; '
-    "trap - TERM; sleep $0 & wait $!; exit $code"
-)
 
 
 class Manifests:
     """The objects of one run, as Kubernetes' API has them."""
 
-    def __init__(self, options: Kubernetes, controller: ControllerCommand, name: str, token: str) -> None:
+    def __init__(
+        self, options: Kubernetes, controller: ControllerCommand, name: str, token: str, archive: bytes = b""
+    ) -> None:
         """Describe them.
 
         Args:
             name: Name of the run, in this namespace.
             token: Token of its agents.
+            archive: Files of earlier sessions of the run.
         """
         self._options, self._run, self._name, self._token = options, controller, name, token
-        self._is_set = options.kind == "jobset"
+        self._archive, self._is_set = archive, options.kind == "jobset"
+        self._reports_folder = mounted_folder(controller)
 
     def to_yaml(self) -> str:
         """All objects as YAML, with comments on how to follow the run and fetch its results."""
@@ -66,17 +72,23 @@ class Manifests:
         needed = [self._secret(), self._suite()]
         if self._is_set:
             return [*needed, self._job_set()]
-        jobs = [self._job("controller", self._controller_job()), self._job("agents", self._agents_job())]
+        jobs = [
+            self._job("controller", "controller", self._controller_job()),
+            self._job("agents", "agent", self._agents_job()),
+        ]
         return [*needed, self._service(), *jobs]
 
     def _advice(self) -> list[str]:
         at, job = f"kubectl --namespace {self._options.namespace}", f"job/{self._controller}"
-        ends = f"{'jobset,' if self._is_set else 'job,service,'}secret,configmap"
-        fetch = f"{at} exec {job} -- tar -C {_REPORTS} -cf - . | tar -C reports -xf -"
+        chosen = f"{OBJECT_KINDS[self._options.kind]} --selector {RUN_LABEL}={self._name}"
+        remove = f"remove:  {at} delete {chosen}"
+        if self._run.folder:
+            return [f"follow:  distbench attach {shlex.quote(str(self._run.folder))}", remove]
+        fetch = f"{at} exec {job} -- tar -C {REPORTS_FOLDER} -cf - . | tar -C reports -xf -"
         return [
             f"follow:  {at} logs --follow {job}",
             f"results: in the claim {self._options.claim}" if self._options.claim else f"fetch:   {fetch}",
-            f"remove:  {at} delete {ends} --selector {_RUN}={self._name}",
+            remove,
         ]
 
     @property
@@ -91,14 +103,17 @@ class Manifests:
         return f"{host}.{self._name}:{self._options.port}"
 
     def _labels(self, role: str = "") -> dict[str, str]:
-        own = {"app.kubernetes.io/name": "distbench", _RUN: self._name, **({_ROLE: role} if role else {})}
+        of_role = {ROLE_LABEL: role} if role else {}
+        own = {"app.kubernetes.io/name": "distbench", RUN_LABEL: self._name, **of_role}
         return {**self._options.labels, **own}
 
-    def _object(self, version: str, kind: str, content: dict[str, Any], name: str = "") -> dict[str, Any]:
+    def _object(
+        self, version: str, kind: str, content: dict[str, Any], name: str = "", role: str = ""
+    ) -> dict[str, Any]:
         metadata = {
             "name": name or self._name,
             "namespace": self._options.namespace,
-            "labels": self._labels(),
+            "labels": self._labels(role),
         }
         return {"apiVersion": version, "kind": kind, "metadata": metadata, **content}
 
@@ -106,27 +121,31 @@ class Manifests:
         return self._object("v1", "Secret", {"type": "Opaque", "stringData": {"token": self._token}})
 
     def _suite(self) -> dict[str, Any]:
-        return self._object("v1", "ConfigMap", {"data": {self._run.suite_file: self._run.suite_text}})
+        texts = {config_key(file): text for file, text in self._run.files.items()}
+        packed = {ARCHIVE: base64.b64encode(self._archive).decode()} if self._archive else {}
+        content = {**({"data": texts} if texts else {}), **({"binaryData": packed} if packed else {})}
+        return self._object("v1", "ConfigMap", content)
 
     def _service(self) -> dict[str, Any]:
         """Service that gives the controller's pod a name, from before it is ready."""
         spec = {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {_RUN: self._name, _ROLE: "controller"},
+            "selector": {RUN_LABEL: self._name, ROLE_LABEL: "controller"},
         }
         return self._object("v1", "Service", {"spec": spec})
 
-    def _job(self, role: str, spec: dict[str, Any]) -> dict[str, Any]:
+    def _job(self, name: str, role: str, spec: dict[str, Any]) -> dict[str, Any]:
         ends = {
             "activeDeadlineSeconds": self._options.active_deadline_seconds,
             "ttlSecondsAfterFinished": self._options.ttl_seconds_after_finished,
         }
-        return self._object("batch/v1", "Job", {"spec": {**ends, **spec}}, f"{self._name}-{role}")
+        content = {"spec": {**ends, **spec}}
+        return self._object("batch/v1", "Job", content, f"{self._name}-{name}", role)
 
     def _job_set(self) -> dict[str, Any]:
         limit = {"activeDeadlineSeconds": self._options.active_deadline_seconds}
-        jobs = [("controller", self._controller_job()), ("agents", self._agents_job())]
+        jobs = [("controller", "controller", self._controller_job()), ("agents", "agent", self._agents_job())]
         spec = {
             "network": {
                 "enableDNSHostnames": True,
@@ -137,7 +156,12 @@ class Manifests:
             "successPolicy": {"operator": "All", "targetReplicatedJobs": ["controller"]},
             "ttlSecondsAfterFinished": self._options.ttl_seconds_after_finished,
             "replicatedJobs": [
-                {"name": role, "replicas": 1, "template": {"spec": {**limit, **job}}} for role, job in jobs
+                {
+                    "name": name,
+                    "replicas": 1,
+                    "template": {"metadata": {"labels": self._labels(role)}, "spec": {**limit, **job}},
+                }
+                for name, role, job in jobs
             ],
         }
         return self._object("jobset.x-k8s.io/v1alpha2", "JobSet", {"spec": spec})
@@ -145,33 +169,24 @@ class Manifests:
     def _controller_job(self) -> dict[str, Any]:
         named = {} if self._is_set else {"hostname": "controller", "subdomain": self._name}
         container = {
-            "command": self._controller_command(),
+            "command": controller_command(
+                self._run,
+                self._name,
+                self._non_default_options(),
+                claim=self._options.claim,
+                keep=self._options.keep,
+            ),
             "env": [self._secret_token(), *self._cache()],
             "ports": [{"name": "agents", "containerPort": self._options.port}],
             "resources": _RESOURCES,
             "volumeMounts": [
-                {"name": "suite", "mountPath": _SUITE, "readOnly": True},
-                {"name": "reports", "mountPath": _REPORTS},
+                {"name": "suite", "mountPath": SUITE_FOLDER, "readOnly": True},
+                {"name": "reports", "mountPath": self._reports_folder},
             ],
         }
         volumes = [{"name": "suite", "configMap": {"name": self._name}}, self._reports()]
         pod = {**named, "terminationGracePeriodSeconds": 60}
         return {"backoffLimit": 0, "template": self._pod("controller", pod, container, volumes)}
-
-    def _controller_command(self) -> list[str]:
-        run = [
-            *CONTROLLER_COMMAND,
-            f"{_SUITE}/{self._run.suite_file}",
-            "--out",
-            _REPORTS,
-            *_without_launcher(self._run.overrides),
-            "--set",
-            f"launcher={json.dumps({'kubernetes': self._non_default_options()})}",
-        ]
-        stays = not self._options.claim and self._options.keep
-        command = ["sh", "-c", _STAY_SCRIPT, str(self._options.keep), *run] if stays else run
-        # Kubernetes replaces the name of a variable in brackets by its value
-        return [word.replace("$(", "$$(") for word in command]
 
     def _non_default_options(self) -> dict[str, Any]:
         """Options that differ from their defaults."""
@@ -192,7 +207,7 @@ class Manifests:
             **options.env,
         }
         node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-        shared = [{"name": "reports", "mountPath": _REPORTS}] if options.claim else []
+        shared = [{"name": "reports", "mountPath": self._reports_folder}] if options.claim else []
         container = {
             "command": list(AGENT_COMMAND),
             "env": [
@@ -210,7 +225,7 @@ class Manifests:
         # two agents on one node would measure the loopback interface
         apart = {
             "topologyKey": "kubernetes.io/hostname",
-            "labelSelector": {"matchLabels": {_RUN: self._name, _ROLE: "agent"}},
+            "labelSelector": {"matchLabels": {RUN_LABEL: self._name, ROLE_LABEL: "agent"}},
         }
         pod = {
             "terminationGracePeriodSeconds": 15,
@@ -249,7 +264,8 @@ class Manifests:
 
     def _cache(self) -> list[dict[str, Any]]:
         """Environment that puts the cache where all nodes see it, so that each item is built once."""
-        return [{"name": "DISTBENCH_CACHE", "value": f"{_REPORTS}/.cache"}] if self._options.claim else []
+        folder = f"{self._reports_folder}/.cache"
+        return [{"name": "DISTBENCH_CACHE", "value": folder}] if self._options.claim else []
 
     def _reports(self) -> dict[str, Any]:
         claim = self._options.claim
@@ -261,19 +277,6 @@ class Manifests:
             return self._options.resources
         limits = {**self._options.resources.get("limits", {}), "nvidia.com/gpu": self._options.gpus}
         return {**self._options.resources, "limits": limits}
-
-
-def _without_launcher(overrides: Sequence[str]) -> list[str]:
-    """Remove the launcher's options from *overrides*."""
-    words = iter(overrides)
-    kept: list[str] = []
-    for word in words:
-        setting = next(words) if word == "--set" else None
-        if setting is None:
-            kept.append(word)
-        elif re.split(r"[.=\s]", setting)[0] != "launcher":
-            kept += [word, setting]
-    return kept
 
 
 def _with_literal_blocks(value: Any) -> Any:
