@@ -48,6 +48,7 @@ class ControllerCommand:
     arguments: Sequence[str]
     """Arguments of ``distbench``."""
     nodes: int
+    """Number of nodes; 0: all that the engine has."""
     name: str
     """Name of the suite, to be seen in the engine's list of jobs."""
     target: PythonTarget = CURRENT_PYTHON
@@ -69,6 +70,8 @@ class Submission:
     """Submits it; reads *text* from its standard input."""
     text: str
     """Batch script, manifests, or other input of the engine."""
+    engine: str = ""
+    """Name of the engine in messages; empty: the program of *command*."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +244,7 @@ class Launcher(ABC):
         return None
 
     def default_node_count(self) -> int | None:
-        """Default node count of a submission; None: the user has to give it."""
+        """Default node count of a submission; 0: all that the engine has; None: the user has to give it."""
         return None
 
     def problem(self, processes: int, machine: Machine) -> str | None:
