@@ -189,7 +189,7 @@ def steps(*, rehearse: bool) -> list[Step]:
         Step("profile", 25, 60, distbench("run"), suite(middle, "ddp", traced)),
         Step("check", 40, 120, distbench("run"), suite(small, "ddp; fsdp; {zero: {stage: [2, 3]}}", checked)),
         Step(
-            "gate", 30, 60, distbench("gate", "--self-test", "--max-pairs", "3"), suite(middle, "ddp", gated)
+            "gate", 30, 60, distbench("gate", "--self-test", "--max-pairs", "5"), suite(middle, "ddp", gated)
         ),
         Step("compile", 40, 90, distbench("run"), suite(middle, "ddp; fsdp", f"{timed}\ncompile: true")),
     ]
