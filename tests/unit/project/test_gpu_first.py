@@ -101,6 +101,18 @@ def test_what_there_is_is_kept_when_it_is_ended(tmp_path):
     assert (check, ended["ended"]) == ({"step": "a", "check": 1}, "stopped from outside")
 
 
+def test_every_suite_is_accepted(first, distbench, tmp_path):
+    suites = {each.name: each for each in first.steps(rehearse=True) if each.suite}
+    assert {"strategies", "check", "gate"} <= suites.keys()
+    for name, step in suites.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(step.suite)
+        (verb, *options), rest = step.command[4 : step.command.index("suite.yaml")], ["--out", str(tmp_path)]
+        words = [verb, *options, "--dry-run"] if verb == "gate" else ["plan"]
+        done = distbench(*words, str(file), *rest)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.train
 def test_a_rehearsal_on_a_cpu_reaches_its_steps(tmp_path):
     steps = ("facts", "clock", "profile")
