@@ -48,7 +48,8 @@ def follow(run: Run, *, quiet: bool) -> int:
         code = job.follow_to_end()
     job.print_logs()
     if job.is_incomplete:
-        again = f"{resume_command(run.folder)} --on {handed.launcher} --nodes {handed.nodes}"
+        nodes = f" --nodes {handed.nodes}" if handed.nodes else ""
+        again = f"{resume_command(run.folder)} --on {handed.launcher}{nodes}"
         print_note(f"job {handed.job} ended: {job.state_text}; resume with: {again}")
     return code
 

@@ -129,7 +129,7 @@ def _requested_nodes(suite: Suite, nodes: int | None) -> int:
     wanted = (
         registry.create_plugin("launchers", suite.launcher).default_node_count() if nodes is None else nodes
     )
-    if wanted is None or wanted < 1:
+    if wanted is None or (nodes is not None and nodes < 1):
         given = "is missing" if wanted is None else f"= {wanted}: must be at least 1"
         raise UsageError(f"--on {suite.launcher.name}: --nodes {given}; set the number of nodes to request")
     return int(wanted)
@@ -144,7 +144,7 @@ def submit(submission: Submission, queue: JobQueue | None = None) -> str:
     Raises:
         InfrastructureError: the engine refuses, or its command is not installed.
     """
-    program = submission.command[0]
+    program = submission.engine or submission.command[0]
     try:
         done = subprocess.run(
             submission.command, input=submission.text, capture_output=True, text=True, check=False

@@ -48,6 +48,7 @@ class ControllerCommand:
     arguments: Sequence[str]
     """Arguments of ``distbench``."""
     nodes: int
+    """Number of nodes; 0: all that the engine has."""
     name: str
     """Name of the suite, to be seen in the engine's list of jobs."""
     target: PythonTarget = CURRENT_PYTHON
@@ -71,6 +72,8 @@ class Submission:
     """Batch script, manifests, or other input of the engine."""
     secret: str = ""
     """Word in *text* that no copy of it may have; empty: none."""
+    engine: str = ""
+    """Name of the engine in messages; empty: the program of *command*."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +258,7 @@ class Launcher(ABC):
         return None
 
     def default_node_count(self) -> int | None:
-        """Default node count of a submission; None: the user has to give it."""
+        """Default node count of a submission; 0: all that the engine has; None: the user has to give it."""
         return None
 
     def problem(self, processes: int, machine: Machine) -> str | None:

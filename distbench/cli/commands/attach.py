@@ -71,4 +71,4 @@ def _cancel(run: Run) -> None:
     except OSError as error:
         raise InfrastructureError(f"{command[0]}: can't be started: {error.strerror}") from error
     if done.returncode:
-        raise InfrastructureError(f"{command[0]} refused: {' '.join(done.stderr.split())}")
+        raise InfrastructureError(f"job {handed.job} can't be cancelled: {' '.join(done.stderr.split())}")

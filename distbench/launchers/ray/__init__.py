@@ -18,8 +18,10 @@ from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Positive
 from distbench.ipc.channels import TOKEN_VARIABLE
+from distbench.launchers.base import ControllerCommand, JobQueue, Submission
 from distbench.launchers.cluster import ClusterLauncher
 from distbench.launchers.nodes import AgentProcesses, Node, NodeDifference, StartedAgents, without_token
+from distbench.launchers.ray.jobs import NODES_VARIABLE, RayQueue, job_submission
 from distbench.system.machine import install_hint, is_installed
 
 _DRIVER = "distbench.launchers.ray.driver"
@@ -57,6 +59,9 @@ class Ray(ClusterLauncher):
 
     @classmethod
     def is_active(cls) -> bool:
+        if NODES_VARIABLE in os.environ:
+            # submitted by --on ray, also to a Ray that runs inside a Slurm allocation
+            return True
         # inside an allocation of several nodes, Slurm is the launcher
         return "RAY_ADDRESS" in os.environ and os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1"
 
@@ -78,7 +83,7 @@ class Ray(ClusterLauncher):
     def node_list(self) -> Sequence[Node]:
         bundle = self._bundle()
         return [Node("", bundle["GPU"] or bundle["CPU"], bundle["CPU"] or None)] * (
-            self.nnodes or len(self._alive_nodes())
+            self._wanted_nodes or len(self._alive_nodes())
         )
 
     def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
@@ -100,10 +105,24 @@ class Ray(ClusterLauncher):
         }
         return [[sys.executable, "-P", "-m", _DRIVER, "agents", json.dumps(asked)]]
 
+    def default_node_count(self) -> int:
+        return self.nnodes
+
+    def job_queue(self) -> JobQueue:
+        return RayQueue()
+
+    def submission(self, controller: ControllerCommand) -> Submission:
+        return job_submission(self.address, controller)
+
+    @property
+    def _wanted_nodes(self) -> int:
+        """Number of nodes that the submission or the options ask for; 0: all."""
+        return int(os.environ.get(NODES_VARIABLE, "0")) or self.nnodes
+
     @property
     def _is_fully_specified(self) -> bool:
         """True if the options fully specify the request."""
-        return bool(self.nnodes) and self.num_gpus is not None and bool(self.num_cpus or self.num_gpus)
+        return bool(self._wanted_nodes) and self.num_gpus is not None and bool(self.num_cpus or self.num_gpus)
 
     def _bundle(self) -> dict[str, int]:
         """CPUs and GPUs of a node's bundle."""
@@ -127,13 +146,27 @@ def _query_nodes(address: str) -> list[dict[str, float]] | str:
 
     The cluster is queried once, as a plan must not change while it is made.
     """
-    command = [sys.executable, "-P", "-m", _DRIVER, "nodes", json.dumps({"address": address})]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False)
+        nodes: list[dict[str, float]] = query_cluster("nodes", address)
+    except ConnectionError as error:
+        return str(error)
+    return nodes
+
+
+def query_cluster(command: Literal["nodes", "dashboard"], address: str) -> Any:
+    """Answer of the driver to *command* about the cluster at *address*.
+
+    Raises:
+        ConnectionError: the cluster does not answer; the message is the reason.
+    """
+    arguments = [sys.executable, "-P", "-m", _DRIVER, command, json.dumps({"address": address})]
+    try:
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
-        return f"no answer within {_ANSWER_TIMEOUT_S:g} s"
+        raise ConnectionError(f"no answer within {_ANSWER_TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return lines[-1] if lines else f"exit code {done.returncode}"
-    nodes: list[dict[str, float]] = json.loads(done.stdout.splitlines()[-1])
-    return nodes
+        raise ConnectionError(lines[-1] if lines else f"exit code {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,8 @@
 """The process between a command and Ray: ``python -m distbench.launchers.ray.driver``.
 
-nodes {"address": ...}    print the resources of each node that is alive, as JSON
-agents {...}              keep an agent on each node of a placement group until the last of them has ended
+nodes {"address": ...}        print the resources of each node that is alive, as JSON
+dashboard {"address": ...}    print the address of the dashboard, as JSON; empty: the cluster has none
+agents {...}                  keep an agent on each node of a placement group until the last of them has ended
 
 The token of the agents comes by the standard input, and goes to the actors in a call. An actor is the parent
 of its agent, which ends with it, and so do the ranks: if Ray ends the actor, and if the node loses Ray.
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from distbench.ipc.channels import NODE_VARIABLE
@@ -33,6 +35,9 @@ class AgentActor:
 
     def serve(self, arguments: Sequence[str], environment: Mapping[str, str], token: str) -> int:
         """Run an agent until it ends; return its exit code."""
+        # Ray's workers have the niceness 15, so that ranks would wait for all else on the node
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         agent = subprocess.Popen(
             [sys.executable, *arguments, str(os.getpid())],
             env={**os.environ, **environment},
@@ -115,10 +120,15 @@ def main(command: str, request: dict[str, Any]) -> int:
     # it has types in some versions only
     ray: Any = importlib.import_module("ray")
     environment = {"runtime_env": request["runtime_env"]} if request.get("runtime_env") else {}
-    ray.init(address=request["address"] or "auto", logging_level="warning", **environment)
+    cluster = ray.init(address=request["address"] or "auto", logging_level="warning", **environment)
     if command == "agents":
         return _run_agents(ray, request, sys.stdin.readline().strip())
-    print(json.dumps([node["Resources"] for node in _alive_nodes(ray)]), flush=True)  # noqa: T201
+    answer = (
+        cluster.dashboard_url or ""
+        if command == "dashboard"
+        else [node["Resources"] for node in _alive_nodes(ray)]
+    )
+    print(json.dumps(answer), flush=True)  # noqa: T201
     return 0
 
 
