@@ -156,9 +156,9 @@ def submit(submission: Submission, queue: JobQueue | None = None) -> str:
         if queue:
             _remove_partial_job(queue, done.stdout)
         said = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
-        raise InfrastructureError(
-            f"{program} refused: {said}", "distbench launch SUITE --on LAUNCHER --print shows what it got"
-        )
+        # a process of our own between here and the engine names the remedy itself
+        advice = "" if submission.engine else "distbench launch SUITE --on LAUNCHER --print shows what it got"
+        raise InfrastructureError(f"{program} refused: {said}", advice)
     return done.stdout
 
 

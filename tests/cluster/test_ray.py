@@ -61,7 +61,7 @@ def test_two_nodes_of_ray_train_as_one(bench: Bench, ray_cluster: dict[str, str]
 @pytest.mark.parametrize(
     ("victim", "node", "told"),
     [
-        pytest.param("ray::Host.serve", 1, LOST, marks=pytest.mark.drill("Ray's actor is killed")),
+        pytest.param("ray::AgentActor.serve", 1, LOST, marks=pytest.mark.drill("Ray's actor is killed")),
         pytest.param("raylet/raylet", 1, LOST, marks=pytest.mark.drill("a raylet is killed")),
         pytest.param("distbench-drill", 0, "", marks=pytest.mark.drill("the command on Ray is killed")),
     ],

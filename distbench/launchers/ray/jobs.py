@@ -74,7 +74,7 @@ def job_submission(address: str, controller: ControllerCommand) -> Submission:
     number = f"distbench-{slug(controller.name)}-{secrets.token_hex(4)}"
     job = {"submission_id": number, "runtime_env": {"env_vars": _STOP_VARIABLES}}
     request = json.dumps({"address": address, "job": job})
-    return Submission((*_PROCESS, "submit", request), _script(number, controller), "Ray")
+    return Submission((*_PROCESS, "submit", request), _script(number, controller), engine="Ray")
 
 
 def _script(number: str, controller: ControllerCommand) -> str:
@@ -87,6 +87,7 @@ def _script(number: str, controller: ControllerCommand) -> str:
         start += f" > {output} 2> {errors}"
     return "\n".join(
         [
+            "#!/bin/sh",
             "set -e",
             f"cd {shlex.quote(str(controller.target.working_directory or Path.cwd()))}",
             *(f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())),

@@ -1,6 +1,6 @@
 """Runs that are submitted to Kubernetes: what is created, shown, refused and left; no pod runs.
 
-Pods that run: tests/integration/test_pods.py.
+Pods that run: tests/cluster/test_pods.py.
 """
 
 import base64
