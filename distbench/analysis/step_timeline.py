@@ -106,7 +106,8 @@ class RankStep:
         ran = union((piece.begin, piece.end) for piece in self.activities)
         idle = difference([(self.begin, self.end)], ran)
         by_begin = sorted(self.activities, key=lambda piece: piece.begin)
-        by_end = sorted(self.activities, key=lambda piece: piece.end)
+        # of several that end at once, the longest is the last
+        by_end = sorted(self.activities, key=lambda piece: (piece.end, -piece.begin))
         begins, ends = [piece.begin for piece in by_begin], [piece.end for piece in by_end]
         gaps = []
         for begin, end in idle:

@@ -6,6 +6,8 @@ from distbench.plan import PlannedTrial
 from distbench.record import NOT_LAUNCHED_TEXT, Record, Status
 from distbench.run.user_errors import UserErrors
 
+_START = "start"
+"""Phase of a rank until all have met."""
 _MAX_START_FAILURES = 2
 """Number of failures in a row after which chance, such as a port that another process took, is no cause."""
 
@@ -22,10 +24,9 @@ class StartFailures:
 
     def add(self, record: Record) -> None:
         """Add the outcome of a trial."""
-        failure = record.failure
         if _failed_at_start(record):
             self._failed.append(record)
-        elif record.status is Status.MEASURED or (failure and failure.rank is not None):
+        elif _met(record):
             met = record.case.world_size
             self._failed = [each for each in self._failed if each.case.world_size > met]
 
@@ -58,6 +59,14 @@ class RepeatedFailures:
         return next(filter(None, (cause.skip_reason(task) for cause in self._causes)), "")
 
 
+def _met(record: Record) -> bool:
+    """True if its ranks met, as far as is known."""
+    failure = record.failure
+    return record.status is Status.MEASURED or (
+        failure is not None and failure.rank is not None and failure.phase != _START
+    )
+
+
 def _failed_at_start(record: Record) -> bool:
     """True if a rank of several failed before all had met."""
     failure = record.failure
@@ -66,5 +75,5 @@ def _failed_at_start(record: Record) -> bool:
         and record.status in (Status.CRASHED, Status.INIT_TIMEOUT)
         and failure is not None
         and failure.rank is not None
-        and failure.phase == "start"
+        and failure.phase == _START
     )

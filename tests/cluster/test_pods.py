@@ -21,7 +21,6 @@ from support.runs import MODELS, PLUGINS, QUICK, Distbench
 from support.shell_jobs import soon
 from support.suites import SuiteText
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a pod mounts of its own")
 SUITE = SuiteText(f"{QUICK}strategies: [ddp]\n")
 HELD = """
 import time

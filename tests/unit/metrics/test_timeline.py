@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distbench.analysis.step_timeline import rank_steps
+from distbench.analysis.step_timeline import Activity, RankStep, rank_steps
 from distbench.metrics.profile.step_timeline import (
     MAX_INTERVALS,
     CollectiveInterval,
@@ -123,6 +123,15 @@ def test_a_reader_finds_what_is_idle_and_what_stands_beside_it():
         (4, "optimizer", ""),
         (2, "forward", "backward"),
     ]
+
+
+def test_of_activities_that_end_at_once_the_longest_is_named_before_the_gap():
+    pieces = (
+        Activity("communication", "all_reduce", "0,1", 0, 20, 20),
+        Activity("compute", "forward", "", 10, 20, 10),
+    )
+    step = RankStep(0, 0, 30, 20, 0.1, "", pieces)
+    assert [(gap.begin, gap.end, gap.previous) for gap in step.idle_gaps()] == [(20, 30, "all_reduce")]
 
 
 def test_a_coarser_step_has_fewer_pieces_and_the_same_sums():

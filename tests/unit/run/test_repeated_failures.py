@@ -21,13 +21,15 @@ def not_met(name: str, world_size: int = 2, status: Status = Status.CRASHED) -> 
 
 DDP, FSDP = not_met("ddp"), not_met("fsdp")
 LATE = not_met("fsdp", status=Status.INIT_TIMEOUT)
+OUT_OF_MEMORY = not_met("ddp", status=Status.OOM_HOST)
 LOST = replace(DDP, failure=Failure(rank=None, phase="start"))
 
 
 @pytest.mark.parametrize(
     ("records", "size"),
     [([DDP, FSDP], 2), ([DDP, LATE], 2), ([DDP, FSDP], 4), ([DDP, not_met("ddp", 4)], 4), ([DDP, DDP], 2),
-     ([measured(case("single", 1)), DDP, FSDP], 2), ([DDP, unsupported(case("dp")), FSDP], 2)],
+     ([measured(case("single", 1)), DDP, FSDP], 2), ([DDP, unsupported(case("dp")), FSDP], 2),
+     ([DDP, OUT_OF_MEMORY, FSDP], 2)],
 )  # fmt: skip
 def test_ranks_that_can_not_meet_are_not_launched_a_third_time(records: list[Record], size: int) -> None:
     reason = seen(records).skip_reason(PlannedTrial(case("zero2", size)))
@@ -40,7 +42,7 @@ def test_ranks_that_can_not_meet_are_not_launched_a_third_time(records: list[Rec
     ("records", "size"),
     [([DDP], 2), ([DDP, FSDP], 1), ([DDP, not_met("fsdp", 4)], 2), ([DDP, measured(case("fsdp")), FSDP], 2),
      ([DDP, failed(case("fsdp")), FSDP], 2), ([DDP, measured(case("fsdp", 4)), FSDP], 2), ([LOST, LOST], 2),
-     ([not_met("single", 1)] * 2, 2), ([not_met("ddp", status=Status.OOM_HOST)] * 2, 2)],
+     ([not_met("single", 1)] * 2, 2), ([OUT_OF_MEMORY] * 2, 2)],
 )  # fmt: skip
 def test_ranks_that_may_meet_are_launched(records: list[Record], size: int) -> None:
     assert seen(records).skip_reason(PlannedTrial(case("zero2", size))) == ""
