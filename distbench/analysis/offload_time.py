@@ -7,7 +7,7 @@ import statistics
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, RankStep, rank_steps
-from distbench.metrics.profile.intervals import difference, length, union
+from distbench.traces.intervals import difference, length, union
 
 _DIRECTIONS = ("HtoD", "DtoH")
 """Parts of the names that CUPTI gives copies between the host and a GPU."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.core.grouping import group_by
-from distbench.metrics.profile.intervals import difference, union
 from distbench.record import Record
+from distbench.traces.intervals import difference, union
 
 STEP, COMPUTE, COMMUNICATION, COPY = "step", "compute", "communication", "copy"
 ACTIVITY_KINDS = (COMPUTE, COMMUNICATION, COPY)

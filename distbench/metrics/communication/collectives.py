@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distbench.core.meshes import MeshShape
-from distbench.metrics.communication.traffic import CollectiveCall
+from distbench.metrics.communication.traffic import CollectiveCall, ranks_text
 
 # (public name, position of the full array among the arguments; None: the result) -> operations
 _OPERATIONS: dict[str, dict[tuple[str, int | None], str]] = {
@@ -105,7 +105,7 @@ class CollectiveRecorder(TorchDispatchMode):
         self.steps[-1].append(
             CollectiveCall(
                 op=op,
-                group=_ranks_text(ranks),
+                group=ranks_text(ranks),
                 group_size=size,
                 dtype=str(tensors[0].dtype).removeprefix("torch."),
                 bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
@@ -141,10 +141,3 @@ def _group(arguments: tuple[Any, ...]) -> dist.ProcessGroup:
         if isinstance(argument, str) and argument in dist.distributed_c10d._world.pg_names.values():
             return _resolve_process_group(argument)  # type: ignore[arg-type]
     raise ValueError(f"no process group among {arguments!r}")
-
-
-def _ranks_text(ranks: list[int]) -> str:
-    """Ranks as text: ``0-7`` if consecutive, else ``0,4,8``."""
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[0] + len(ranks))):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))

@@ -141,3 +141,10 @@ def parse_ranks(text: str) -> list[int]:
     """Parse the ``group`` of a row into ranks: ``0-3``, ``0,2``."""
     first, _, last = text.partition("-")
     return [*range(int(first), int(last) + 1)] if last else [int(rank) for rank in text.split(",")]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks as text: ``0-7`` if consecutive, else ``0,4,8``."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))

@@ -240,7 +240,7 @@ class Profile(Metric):
 def _mark_layer(index: int) -> AbstractContextManager[Any]:
     import torch
 
-    from distbench.metrics.profile.trace import LAYER_PREFIX
+    from distbench.traces.trace import LAYER_PREFIX
 
     # a tenth of the time of record_function, which would lengthen the gaps of a step with many modules
     mark: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(f"{LAYER_PREFIX}{index}")
@@ -250,7 +250,7 @@ def _mark_layer(index: int) -> AbstractContextManager[Any]:
 def _record_function(name: str) -> AbstractContextManager[Any]:
     import torch.profiler
 
-    from distbench.metrics.profile.trace import MARK_PREFIX
+    from distbench.traces.trace import MARK_PREFIX
 
     return torch.profiler.record_function(MARK_PREFIX + name)
 

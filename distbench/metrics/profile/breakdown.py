@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from distbench.metrics.communication.traffic import CollectiveCall
 from distbench.metrics.profile import STEP_PART_DOCS
-from distbench.metrics.profile.intervals import (
+from distbench.traces.intervals import (
     TimeInterval,
     TimeIntervals,
     difference,
@@ -16,7 +16,7 @@ from distbench.metrics.profile.intervals import (
     length,
     union,
 )
-from distbench.metrics.profile.trace import ProfilerEvent, Trace, clip_to_step, launched_in
+from distbench.traces.trace import ProfilerEvent, Trace, clip_to_step, launched_in
 
 
 def step_parts(trace: Trace, step: TimeInterval, comm: TimeIntervals) -> dict[str, float]:

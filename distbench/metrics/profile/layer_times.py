@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import group_pairs
-from distbench.metrics.profile.intervals import TimeInterval, difference, intersection, length, union
-from distbench.metrics.profile.trace import Trace
+from distbench.traces.intervals import TimeInterval, difference, intersection, length, union
+from distbench.traces.trace import Trace
 
 if TYPE_CHECKING:
     from distbench.metrics.profile.layers import CountedLayers, Layer

@@ -15,7 +15,7 @@ from distbench.metrics.communication.traffic import (
     bus_factor,
     scope_problem,
 )
-from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, length, union
+from distbench.traces.intervals import TimeInterval, TimeIntervals, difference, length, union
 
 _UNMATCHED = "the times of individual collectives are unknown"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core.columns import TableColumn, TableSpec, columns_of
-from distbench.metrics.profile.intervals import (
+from distbench.traces.intervals import (
     TimeInterval,
     TimeIntervals,
     difference,
@@ -21,7 +21,7 @@ from distbench.metrics.profile.intervals import (
     length,
     union,
 )
-from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
+from distbench.traces.trace import Trace, clip_to_step, launched_in
 
 _PASS = re.compile(r"(\d+)([FBIW])(\d+)")
 _DIGITS = 7

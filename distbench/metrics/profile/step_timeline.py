@@ -9,7 +9,7 @@ from typing import Any
 
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import group_pairs
-from distbench.metrics.profile.intervals import (
+from distbench.traces.intervals import (
     TimeInterval,
     TimeIntervals,
     bridge_gaps,
@@ -18,7 +18,7 @@ from distbench.metrics.profile.intervals import (
     length,
     union,
 )
-from distbench.metrics.profile.trace import Trace, clip_to_step, launched_in
+from distbench.traces.trace import Trace, clip_to_step, launched_in
 
 MAX_RANKS = 4
 MAX_INTERVALS = 250

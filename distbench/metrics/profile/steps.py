@@ -13,8 +13,8 @@ from distbench.metrics.base import PassContext
 from distbench.metrics.communication.traffic import CollectiveCall
 from distbench.metrics.profile import collective_wait
 from distbench.metrics.profile.breakdown import CollectiveRun, clip_to_wait, match_collectives
-from distbench.metrics.profile.intervals import TimeInterval, difference, union
-from distbench.metrics.profile.trace import ProfilerEvent, Trace, clip_to_step, starting_in
+from distbench.traces.intervals import TimeInterval, difference, union
+from distbench.traces.trace import ProfilerEvent, Trace, clip_to_step, starting_in
 
 
 @dataclass

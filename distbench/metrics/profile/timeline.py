@@ -11,12 +11,13 @@ from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.metrics.communication.traffic import CountedCollectives, wire_factor
 from distbench.metrics.profile import WARM_STEPS, layer_times, pipeline, step_timeline
 from distbench.metrics.profile.breakdown import step_parts
-from distbench.metrics.profile.intervals import TimeInterval, difference, length, union
+from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.layers import CountedLayers, LayerHooks
 from distbench.metrics.profile.nodes import Transfer, link_values
 from distbench.metrics.profile.steps import ProfiledStep, all_gather, find_shortest_times, profiled_step
-from distbench.metrics.profile.trace import Trace, clip_to_step, read_trace
 from distbench.metrics.steptime import drift
+from distbench.traces.intervals import TimeInterval, difference, length, union
+from distbench.traces.trace import Trace, clip_to_step
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
 _NO_KERNELS = (
@@ -55,7 +56,7 @@ def analyse_profile(
     layers: LayerHooks | None = None,
 ) -> ProfileResult:
     """Analyse the profiler *events* of this rank with the *counted* collectives. A collective call."""
-    trace = read_trace(events)
+    trace = read_kineto(events)
     unseen, warm = _unavailable_reason(context, trace), WARM_STEPS.get(context.device.type, 0)
     profiled = [] if unseen else [*enumerate(trace.marks.get("step", []))][warm:]
     steps = [

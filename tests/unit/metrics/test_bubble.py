@@ -12,10 +12,11 @@ from distbench.analysis.pipeline import rank_waits
 from distbench.metrics.profile import pipeline
 from distbench.metrics.profile.breakdown import clip_to_wait
 from distbench.metrics.profile.collective_wait import CollectiveTiming, shortest_seconds
-from distbench.metrics.profile.trace import ProfilerEvent, read_trace
+from distbench.metrics.profile.kineto import read_kineto
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.pp import order
+from distbench.traces.trace import ProfilerEvent
 from distbench.views.charts.pipeline import ScheduleCase, schedule_figure
 from distbench.views.pipeline import PipelineView
 from support.profiler_events import Events
@@ -96,7 +97,7 @@ PENDING, MOVING = [(6, 30), (50, 72)], [(26, 30), (68, 72)]
 
 
 def values_of(events: Events, pending: list[tuple[int, int]], moving: Any) -> dict[str, float | None]:
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     at = step[0]
     moved = moving and [(at + begin * MS, at + end * MS) for begin, end in moving]
@@ -129,7 +130,7 @@ def test_without_the_times_of_messages_nothing_is_claimed_and_what_is_no_pipelin
 def test_on_a_gpu_a_pass_lasts_as_long_as_its_kernels_and_the_host_does_not_count():
     events = Events().mark("step", 0, 100).mark("0F0", 0, 10).mark("0B0", 10, 90)
     events.kernel("sgemm", 5, 20, 40).kernel("sgemm_bwd", 12, 60, 80)
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     assert [in_ms(row) for row in pipeline.pipeline_rows(trace, step, 0, 0.0)] == [
         (0, "F", 0, 20, 40),
@@ -149,7 +150,7 @@ def test_passes_are_kept_with_their_numbers_and_those_of_a_second_schedule_go_on
         for micro_batch in (0, 1):
             events.mark(f"2I{micro_batch}", begin + 20 * micro_batch, begin + 20 * micro_batch + 8)
             events.mark(f"2W{micro_batch}", begin + 20 * micro_batch + 8, begin + 20 * micro_batch + 20)
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     rows = [in_ms(row) for row in pipeline.pipeline_rows(trace, step, 3, 2 * MS)]
     assert rows[:2] == [(2, "I", 0, 2, 10), (2, "W", 0, 10, 22)]

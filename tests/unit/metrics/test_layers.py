@@ -6,8 +6,8 @@ import pytest
 
 from distbench.analysis.layers import LayerStep, layer_steps
 from distbench.analysis.run import RunAnalysis
+from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.layer_times import layer_seconds
-from distbench.metrics.profile.trace import read_trace
 from distbench.views.layers import LayersView
 from support.profiler_events import Events
 from support.records import case, info, measured
@@ -19,7 +19,7 @@ OUTSIDE = None
 def seconds_of(events: Events, *steps: tuple[float, float]) -> dict[tuple[int | None, str], float]:
     """Milliseconds by layer and pass; nodes 10 to 19 belong to layer 1, 20 to 29 to layer 2, and so on."""
     found = layer_seconds(
-        read_trace(events.found),
+        read_kineto(events.found),
         [(begin * MS, end * MS) for begin, end in steps or [(0.0, 100.0)]],
         lambda number: number // 10 if number >= 10 else None,
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from distbench.analysis.step_timeline import Activity, RankStep, rank_steps
+from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.step_timeline import (
     MAX_INTERVALS,
     CollectiveInterval,
@@ -14,7 +15,6 @@ from distbench.metrics.profile.step_timeline import (
     select_step,
     timeline_rows,
 )
-from distbench.metrics.profile.trace import read_trace
 from distbench.record import Record
 from distbench.views.charts.timeline import MAX_ACTIVITIES, TimelineCase, timeline_figure
 from distbench.views.timeline import TimelineView
@@ -27,7 +27,7 @@ DDP = case("ddp")
 
 def kept(events: Events, *collectives: CollectiveInterval, late: float = 0.0) -> list[dict[str, Any]]:
     """Return the rows of the only step of *events*, as rank 0 leaves them in a record."""
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     return [{"rank": 0, **row} for row in timeline_rows(trace, step, collectives, 0, late)]
 

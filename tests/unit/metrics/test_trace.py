@@ -19,11 +19,12 @@ from distbench.metrics.communication.traffic import (
 )
 from distbench.metrics.profile import Profile
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS, match_collectives, step_parts
-from distbench.metrics.profile.intervals import difference, intersection, length, union
+from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.nodes import Transfer, busbw, link_values
 from distbench.metrics.profile.step_timeline import timeline_rows
-from distbench.metrics.profile.trace import read_trace, starting_in
 from distbench.metrics.steptime import drift
+from distbench.traces.intervals import difference, intersection, length, union
+from distbench.traces.trace import starting_in
 from support.profiler_events import Events, cpu_step
 from support.records import case
 
@@ -47,7 +48,7 @@ def test_arithmetic_of_intervals_is_that_of_the_points_in_them(first, second):
 
 
 def parts_of(events: Events) -> dict[str, float]:
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     comm = union(each.interval for each in trace.backend_events)
     return {name: round(seconds / MS, 3) for name, seconds in step_parts(trace, step, comm).items()}
@@ -110,7 +111,7 @@ def test_a_collective_inside_another_is_the_same_one_on_any_number_of_threads():
     for thread in threads:
         events.op("c10d::allreduce_", 20 + thread, 25 + thread, thread=thread)
     events.op("c10d::allreduce_", 50, 51, thread=1)
-    issued = [(event.thread, event.name) for event in read_trace(events.found).host_calls]
+    issued = [(event.thread, event.name) for event in read_kineto(events.found).host_calls]
     assert issued == [
         *((thread, "_c10d_functional::all_reduce") for thread in threads),
         (1, "c10d::allreduce_"),
@@ -162,7 +163,7 @@ def test_a_part_of_a_step_is_as_long_in_the_breakdown_as_in_the_timeline(pieces)
             events.gloo("all_reduce", min(begin, end), max(begin, end), 1)
         else:
             events.op("aten::mm", min(begin, end), max(begin, end), thread=1)
-    trace = read_trace(events.found)
+    trace = read_kineto(events.found)
     (step,) = trace.marks["step"]
     shown: dict[str, float] = {}
     for row in timeline_rows(trace, step, [], 0, 0.0):
@@ -192,7 +193,7 @@ def collective_call(op: str, elements: int, group: str = "0,1") -> CollectiveCal
 
 
 def matched(events: Events, calls: list[CollectiveCall]) -> list[tuple[str, float]] | None:
-    trace = read_trace(events.mark("step", 0, 1000).found)
+    trace = read_kineto(events.mark("step", 0, 1000).found)
     step = trace.marks["step"][0]
     found = match_collectives(
         calls, starting_in(trace.host_calls, step), starting_in(trace.backend_events, step)
@@ -231,7 +232,7 @@ def test_a_trace_that_shows_other_collectives_than_were_counted_gives_no_times(c
 def test_the_kernel_that_attention_ran_is_told_and_not_those_that_it_might_have():
     events = Events().op("aten::scaled_dot_product_attention", 1, 9)
     events.op("aten::_scaled_dot_product_attention_math", 2, 8).op("aten::mm", 3, 4)
-    assert read_trace(events.found).attention == {"math"}
+    assert read_kineto(events.found).attention == {"math"}
 
 
 def test_a_group_of_one_rank_for_which_nccl_runs_nothing_is_left_out():

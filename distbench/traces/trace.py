@@ -1,4 +1,4 @@
-"""Profiler events, sorted for the analysis of a step. Without torch: events are duck-typed.
+"""Profiler events of one rank, sorted for analysis. Without torch.
 
 torch.profiler shows a collective with gloo and NCCL as two events: an operation on the host that issues it
 (``c10d::allreduce_``), and the interval in which the backend runs it (``gloo:all_reduce`` on a separate
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from distbench.metrics.profile.intervals import TimeInterval, TimeIntervals, difference, intersection, union
+from distbench.traces.intervals import TimeInterval, TimeIntervals, difference, intersection, union
 
 MARK_PREFIX = "distbench::"
 """Prefix of the ranges that the worker marks: ``step`` and the parts of a step."""
 LAYER_PREFIX = f"{MARK_PREFIX}layer:"
 """Prefix of the ranges of modules; the index of their layer follows."""
-_NODE = "autograd::engine::evaluate_function"
+NODE_PREFIX = "autograd::engine::evaluate_function"
+"""Prefix of the operations in which the backward pass runs a node of autograd."""
+STEP_PREFIX = "ProfilerStep#"
+"""Prefix of the ranges of ``torch.profiler.profile.step``."""
 
 _COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 # they contain Python and hooks besides computation, which appears inside them as separate operations
@@ -32,6 +36,10 @@ _ATTENTION = {
     "_scaled_dot_product_attention_math": "math",
 }
 """Operation behind torch's scaled_dot_product_attention -> kernel that it chose."""
+DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Kinds of events that run on the device."""
+_LIBRARIES = ("nccl", "rccl", "msccl")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd")
 
 
@@ -41,6 +49,7 @@ class ProfilerEvent:
 
     name: str
     thread: int
+    """Thread of the host, or stream of the device."""
     begin: float
     end: float
     elements: int | None = None
@@ -48,7 +57,15 @@ class ProfilerEvent:
     launched: float | None = None
     """Time at which the host launched it; None for host events."""
     sequence: int | None = None
-    """Number of a node of autograd; None for any other event."""
+    """Number of the node of autograd that it runs or makes; None: none, or not reported."""
+    kind: str = "cpu_op"
+    """Activity as kineto names it: ``cpu_op``, ``user_annotation``, ``cuda_runtime``, ``kernel``, ..."""
+    correlation: int | None = None
+    """Number that the launch on the host and its work on the device share."""
+    launch_thread: int | None = None
+    """Thread of the host that launched it; None: not known."""
+    arguments: Mapping[str, Any] = field(default_factory=lambda: _NOTHING, compare=False)
+    """Further details under the profiler's own names, such as ``Input Dims``."""
 
     @property
     def interval(self) -> TimeInterval:
@@ -69,7 +86,7 @@ class Trace:
     backend_events: list[ProfilerEvent] = field(default_factory=list)
     """Events of the backend running collectives, by start; ``name`` is the backend's own: ``all_reduce``."""
     kernels: list[ProfilerEvent] = field(default_factory=list)
-    """Computation on the device."""
+    """Computation on the device; a fill of memory is one, as for TraceLens."""
     copies: list[ProfilerEvent] = field(default_factory=list)
     """Copies to, from and on the device."""
     attention: set[str] = field(default_factory=set)
@@ -78,6 +95,16 @@ class Trace:
     """Index of a layer and the interval in which a module of it ran."""
     backward_nodes: list[ProfilerEvent] = field(default_factory=list)
     """Nodes of autograd that the backward pass ran."""
+    steps: list[ProfilerEvent] = field(default_factory=list)
+    """Ranges of ``torch.profiler.profile.step``, on the host."""
+    annotations: list[ProfilerEvent] = field(default_factory=list)
+    """Other ranges of the host that libraries or the user name, such as ``Optimizer.step#AdamW.step``."""
+    host_operations: list[ProfilerEvent] = field(default_factory=list)
+    """All operations of the host, nodes of autograd included."""
+    runtime_calls: list[ProfilerEvent] = field(default_factory=list)
+    """Calls of the CUDA or HIP runtime and driver, on the host."""
+    python_calls: list[ProfilerEvent] = field(default_factory=list)
+    """Python functions and modules, if the profiler recorded stacks."""
     _operations: list[ProfilerEvent] = field(default_factory=list)
     _waits: list[ProfilerEvent] = field(default_factory=list)
 
@@ -94,47 +121,54 @@ class Trace:
         waits for a collective does not compute. A message that gloo sends or receives has no thread of its
         own: it appears on the thread that issued it, which computes meanwhile.
         """
+        return difference(union(event.interval for event in self.compute_events), self.blocked_intervals)
+
+    @property
+    def compute_events(self) -> list[ProfilerEvent]:
+        """Kernels of the device; of a rank without one, operations of the host, which may be nested."""
         if self.is_on_device:
-            return union(kernel.interval for kernel in self.kernels)
+            return self.kernels
         backend = {event.thread for event in self.backend_events} - {
             event.thread for event in self.host_calls
         }
-        busy = union(op.interval for op in self._operations if op.thread not in backend)
-        return difference(busy, union(wait.interval for wait in (*self._waits, *self.host_calls)))
+        return [op for op in self._operations if op.thread not in backend]
+
+    @property
+    def blocked_intervals(self) -> list[TimeInterval]:
+        """Intervals in which a host that computes issues collectives or waits for them; none on a device."""
+        if self.is_on_device:
+            return []
+        return union(wait.interval for wait in (*self._waits, *self.host_calls))
 
 
-def read_trace(events: Iterable[Any]) -> Trace:
-    """Build the trace of torch's kineto *events* (``kineto_results.events()``)."""
-    every = list(events)
-    # as a float, nanoseconds since 1970 are exact only to a quarter of a microsecond
-    origin = min((event.start_ns() for event in every), default=0)
-    trace = Trace(origin)
-    launches: dict[int, float] = {}
+def read_trace(events: Iterable[ProfilerEvent], origin_ns: int = 0) -> Trace:
+    """Sort *events*, whose times are relative to *origin_ns*, into a trace."""
+    trace = Trace(origin_ns)
+    launches: dict[int, ProfilerEvent] = {}
     on_device = []
-    for event in every:
-        kind = event.activity_type()
-        if kind == "cpu_op" and event.name().startswith(_NODE):
-            trace.backward_nodes.append(replace(_host_event(event, origin), sequence=event.sequence_nr()))
-        elif kind == "cpu_op" and event.name().startswith(LAYER_PREFIX):
-            layer = int(event.name().removeprefix(LAYER_PREFIX))
-            trace.layers.append((layer, _host_event(event, origin).interval))
-        elif kind == "cpu_op":
-            _sort_operation(trace, _host_event(event, origin))
+    for event in events:
+        kind = event.kind
+        if kind == "cpu_op":
+            _sort_operation(trace, event)
         elif kind == "user_annotation":
-            _sort_annotation(trace, _host_event(event, origin))
+            _sort_annotation(trace, event)
         elif kind in ("cuda_runtime", "cuda_driver"):
-            launches[event.correlation_id()] = (event.start_ns() - origin) / 1e9
-        elif kind in ("kernel", "gpu_memcpy", "gpu_memset"):
-            on_device.append((kind, event))
-    for kind, event in on_device:
-        _sort_device(trace, kind, event, origin, launches.get(event.correlation_id()))
-    trace.host_calls = _outermost(trace.host_calls)
+            trace.runtime_calls.append(event)
+            if event.correlation is not None:
+                launches[event.correlation] = event
+        elif kind in DEVICE_KINDS:
+            on_device.append(event)
+        elif kind == "python_function":
+            trace.python_calls.append(event)
+    for event in sorted(on_device, key=lambda event: event.begin):
+        _sort_device(trace, event, None if event.correlation is None else launches.get(event.correlation))
+    trace.host_calls = outermost(trace.host_calls)
     trace.backend_events.sort(key=lambda event: event.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
 
 
-def _outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:
+def outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:
     """Events of *events* inside no other one, by start: a functional collective calls a plain one."""
     outermost: list[ProfilerEvent] = []
     # by thread, whose events are nested or follow one another
@@ -146,16 +180,18 @@ def _outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:
     return outermost
 
 
-def _host_event(event: Any, origin: int) -> ProfilerEvent:
-    begin = (event.start_ns() - origin) / 1e9
-    shapes = event.shapes()
-    elements = math.prod(shapes[0]) if shapes else None
-    return ProfilerEvent(
-        event.name(), event.start_thread_id(), begin, begin + event.duration_ns() / 1e9, elements
-    )
-
-
 def _sort_operation(trace: Trace, event: ProfilerEvent) -> None:
+    if event.name.startswith(LAYER_PREFIX):
+        trace.layers.append((int(event.name.removeprefix(LAYER_PREFIX)), event.interval))
+        return
+    if event.name.startswith(STEP_PREFIX):
+        # before torch 1.13
+        trace.steps.append(event)
+        return
+    trace.host_operations.append(event)
+    if event.name.startswith(NODE_PREFIX):
+        trace.backward_nodes.append(event)
+        return
     namespace, separator, name = event.name.partition("::")
     if namespace in _COLLECTIVE_NAMESPACES:
         (trace._waits if name in _NO_TRAFFIC else trace.host_calls).append(event)
@@ -169,21 +205,19 @@ def _sort_annotation(trace: Trace, event: ProfilerEvent) -> None:
         trace.marks.setdefault(event.name.removeprefix(MARK_PREFIX), []).append(event.interval)
     elif event.name.startswith("gloo:"):
         trace.backend_events.append(replace(event, name=event.name.removeprefix("gloo:")))
+    elif event.name.startswith(STEP_PREFIX):
+        trace.steps.append(event)
+    else:
+        trace.annotations.append(event)
 
 
-def _sort_device(trace: Trace, kind: str, event: Any, origin: int, launched: float | None) -> None:
-    begin = (event.start_ns() - origin) / 1e9
-    work = ProfilerEvent(
-        event.name(),
-        event.device_resource_id(),
-        begin,
-        begin + event.duration_ns() / 1e9,
-        launched=begin if launched is None else launched,
-    )
-    if kind != "kernel":
+def _sort_device(trace: Trace, event: ProfilerEvent, launch: ProfilerEvent | None) -> None:
+    launched = event.begin if launch is None else launch.begin
+    work = replace(event, launched=launched, launch_thread=None if launch is None else launch.thread)
+    if event.kind == "gpu_memcpy":
         trace.copies.append(work)
-    elif "nccl" in work.name.lower():
-        trace.backend_events.append(replace(work, name=_nccl_operation(work.name)))
+    elif any(library in event.name.lower() for library in _LIBRARIES):
+        trace.backend_events.append(replace(work, name=_nccl_operation(event.name)))
     else:
         trace.kernels.append(work)
 
