@@ -26,7 +26,7 @@ _CLICK_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 # order of the commands in --help; others come last, by name
 _ORDER = ["init", "run", "plan", "doctor", "prepare", "launch", "attach", "list", "runs", "show", "report"]
 _ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
-_ORDER += ["history", "completion"]
+_ORDER += ["history", "trace", "completion"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ _BY_PATTERN = (
         "a configuration of Accelerate",
         "distbench init writes a suite, which compares ddp, fsdp and zero",
     ),
-    (r'"traceEvents"', "a trace", "distbench shows those of its own runs: distbench show RUN --view time"),
+    (r'"traceEvents"', "a trace", "distbench trace FILE explains it"),
     (
         r"^(import \w|from [\w.]+ import )",
         "a Python script",

@@ -10,6 +10,7 @@ import pytest
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, collective_traffic, compare_volume
 from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.analysis.step_timeline import rank_steps
+from distbench.cli import main
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS
 from distbench.metrics.profile.step_timeline import MAX_INTERVALS
 from distbench.record import Record
@@ -188,6 +189,24 @@ def test_a_rank_that_sleeps_is_named_and_the_other_waits_for_it(planted):
     assert sleepy.values["imbalance"] > 1.2
     assert any("rank 1 works" in flag["reason"] for flag in sleepy.tables["flags"])
     assert list(planted.folder.glob("trials/sleepy-*/0/rank*.trace.json.gz")), "flagged: traces are kept"
+
+
+def test_the_traces_that_are_kept_tell_the_same_as_the_record(planted, capsys):
+    (trial,) = planted.folder.glob("trials/sleepy-*/0")
+    assert main(["trace", str(trial), "--json"]) == 0
+    tables = {name: table["rows"] for name, table in json.loads(capsys.readouterr().out)["tables"].items()}
+    sleepy = by_label(planted)["sleepy"]
+    for rank in (0, 1):
+        steps = [row for row in tables["steps"] if row["rank"] == rank]
+        recorded = {name: sleepy.samples[name][rank] for name in ("profile_step_s", "comm_exposed_s")}
+        assert [row["seconds"] for row in steps] == pytest.approx(recorded["profile_step_s"], abs=1e-4)
+        assert [row["exposed_comm_s"] for row in steps] == pytest.approx(recorded["comm_exposed_s"], abs=1e-3)
+    reductions = [row for row in tables["collectives"] if row["op"] == "all_reduce"]
+    assert {row["late_rank"] for row in reductions if row["bytes"] > 1024} == {1}
+    waiting = [row for row in tables["losses"] if row["kind"] == "waiting for a rank"]
+    assert waiting[0]["name"].startswith("rank 1 late in all_reduce") and waiting[0]["rank"] == 0
+    # the mean of both ranks, of which one waits for at least 0.1 s
+    assert waiting[0]["seconds"] > 0.05
 
 
 def test_traces_are_kept_on_request_and_open_as_chrome_traces(run_suite):

@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 
 from distbench.cli import main
 from distbench.core import registry
+from support.chrome_traces import ChromeTrace
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / "docs" / "ci").glob("*.yml"))
@@ -107,6 +108,10 @@ def checkout(tmp_path, monkeypatch) -> Path:
         subprocess.run([*git, *words], check=True)
     mine = folder / "suites" / "mine.yaml"
     mine.write_text(f"{mine.read_text()}\nseed: 7\n")
+    for rank in (0, 1):
+        for place in ("", "TRACES", "BEFORE", "AFTER"):
+            (folder / place).mkdir(exist_ok=True)
+            ChromeTrace(rank).collective(1, 2, 3).write(folder / place / f"rank{rank}.json.gz")
     monkeypatch.chdir(folder)
     return folder
 

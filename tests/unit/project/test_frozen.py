@@ -41,7 +41,7 @@ COMMANDS = [
     "pick",
     "compare",
 ]
-COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history", "completion"]
+COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history", "trace", "completion"]
 SECTIONS = {
     "measure": {"bogus": 1},
     "limits": {"bogus": 1},

@@ -26,7 +26,7 @@ FILES = {
     ),
     "rank0.trace.json": (
         '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "aten::mm"}]}',
-        "a trace, not a suite; distbench shows those of its own runs",
+        "a trace, not a suite; distbench trace FILE explains it",
     ),
     "train.py": (
         "import torch\n\nmodel = torch.nn.Linear(1, 1)\n",

@@ -1,0 +1,1 @@
+"""Analysis of profiler traces: parts of a step, collectives, and the largest losses."""

@@ -1,0 +1,111 @@
+"""Break the steps of a trace down: each moment belongs to one cause, so that causes add up to the step.
+
+Computation covers communication, and both cover copies: what is left of these is exposed, as
+HolisticTraceAnalysis and TraceLens define it. Of kernels that overlap, the moment belongs to the one that
+began first. The rest is idle, with its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.analysis.traces.idle_causes import IdleTime, find_idle_times
+from distbench.analysis.traces.steps import TraceStep
+from distbench.analysis.traces.work import Work
+from distbench.traces.intervals import TimeInterval, TimeIntervals, difference, union
+from distbench.traces.trace import Trace
+
+PieceKind = Literal["compute", "communication", "copy", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a step with its one cause."""
+
+    begin: float
+    end: float
+    kind: PieceKind
+    work: Work | None = None
+    """The work that it is part of; None: it is idle."""
+    idle: IdleTime | None = None
+    """The gap that it is part of; None: it is not idle."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end - self.begin
+
+
+def break_down(trace: Trace, every: Sequence[Work], steps: Sequence[TraceStep]) -> list[list[Piece]]:
+    """Pieces of each of *steps*, in order of time; they cover the step without overlap.
+
+    Args:
+        trace: The trace of the rank.
+        every: All its work by begin.
+        steps: Steps in order of time, without overlap.
+    """
+    span = steps[0].interval[0], steps[-1].interval[1]
+    pieces: list[Piece] = []
+    taken: list[TimeInterval] = []
+    of_kinds: tuple[tuple[PieceKind, TimeIntervals], ...] = (
+        ("compute", trace.blocked_intervals),
+        ("communication", ()),
+        ("copy", ()),
+    )
+    for kind, blocked in of_kinds:
+        covered = union([*taken, *blocked]) if blocked else taken
+        found = [*_claim((work for work in every if work.kind == kind), kind, span, covered)]
+        pieces += found
+        taken = union([*taken, *((piece.begin, piece.end) for piece in found)])
+    pieces += [
+        Piece(idle.begin, idle.end, "idle", idle=idle)
+        for idle in find_idle_times(trace, every, difference([span], taken))
+    ]
+    pieces.sort(key=lambda piece: piece.begin)
+    return [*_cut(pieces, steps)]
+
+
+def _claim(
+    found: Iterable[Work], kind: PieceKind, span: TimeInterval, taken: TimeIntervals
+) -> Iterator[Piece]:
+    """Yield the parts of the work *found*, by begin, that neither earlier work covers nor *taken*."""
+    covered, first = span[0], 0
+    for work in found:
+        begin, end = max(work.event.begin, covered), min(work.event.end, span[1])
+        if end <= begin:
+            continue
+        covered = end
+        while first < len(taken) and taken[first][1] <= begin:
+            first += 1
+        for other in range(first, len(taken)):
+            if taken[other][0] >= end:
+                break
+            if begin < taken[other][0]:
+                yield Piece(begin, taken[other][0], kind, work)
+            begin = max(begin, taken[other][1])
+        if begin < end:
+            yield Piece(begin, end, kind, work)
+
+
+def _cut(pieces: Sequence[Piece], steps: Sequence[TraceStep]) -> Iterator[list[Piece]]:
+    """Yield *pieces* of each step, cut at its ends."""
+    first = 0
+    for step in steps:
+        begin, end = step.interval
+        while first < len(pieces) and pieces[first].end <= begin:
+            first += 1
+        inside = []
+        for place in range(first, len(pieces)):
+            piece = pieces[place]
+            if piece.begin >= end:
+                break
+            cut = max(piece.begin, begin), min(piece.end, end)
+            inside.append(Piece(*cut, piece.kind, piece.work, piece.idle))
+        yield inside
+
+
+def seconds_where(pieces: Iterable[Piece], condition: Callable[[Piece], bool]) -> float:
+    """Total length of those of *pieces* that meet *condition*."""
+    return sum(piece.seconds for piece in pieces if condition(piece))

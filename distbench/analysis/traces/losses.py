@@ -1,0 +1,153 @@
+"""Losses of a step: time in which nothing is computed for the first time, by cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from distbench.analysis.traces.breakdown import Piece
+from distbench.analysis.traces.collectives import TraceCollective
+from distbench.analysis.traces.idle_causes import IdleCause
+from distbench.analysis.traces.work import Work
+from distbench.core.grouping import group_pairs
+from distbench.traces.intervals import intersection
+
+LossKind = Literal["exposed communication", "waiting for a rank", "exposed copy", "recomputation", "idle"]
+_IDLE_NAMES: dict[IdleCause, str] = {
+    "synchronisation": "synchronisation",
+    "host": "host late",
+    "launch": "launched, but not begun",
+    "unknown": "unknown",
+}
+_ADVICE: dict[str, str] = {
+    "exposed communication": "Start it earlier, so that computation hides it, or move fewer bytes.",
+    "waiting for a rank": "Find out why that rank is late: its data, its host, its share of the work.",
+    "exposed copy": "Copy from pinned memory with non_blocking=True, while the device computes.",
+    "copy on the device": "Avoid what copies: contiguous(), clone(), cat(), in-place operations on views.",
+    "recomputation": "Keep the activations of some layers, if memory allows.",
+    "synchronisation": "Take .item(), print(tensor), .cpu() and the like out of the step.",
+    "host": "Launch fewer kernels (torch.compile, CUDA graphs, a fused optimizer), or larger batches.",
+    "launch": "See in the timeline which other stream the work waits for.",
+    "unknown": "Profile one more warm-up step, so that the launch is in the trace.",
+}
+_MOST_FOLLOWING = 3
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A cause of lost time."""
+
+    kind: LossKind
+    name: str
+    following: tuple[str, ...]
+    """Of idle time: the operators before which most of it lies."""
+    seconds: float
+    """Upper bound of what a step would save without it: its time in a step, mean over steps and ranks."""
+    share: float
+    """Part of the mean step, from 0 to 1."""
+    rank: int
+    """Rank that loses most by it."""
+    rank_seconds: float
+    """The same time on that rank."""
+    advice: str
+
+
+@dataclass(frozen=True)
+class LostTime:
+    """Lost time in a piece of a step, before equal causes are added up."""
+
+    kind: LossKind
+    name: str
+    advice: str
+    seconds: float
+    following: str = ""
+
+
+def find_losses(lost: Mapping[int, Sequence[LostTime]], step_s: float) -> list[Loss]:
+    """Add equal causes up, the largest first.
+
+    Args:
+        lost: Rank -> all its lost time in a mean step.
+        step_s: Mean step of all ranks.
+    """
+    causes = group_pairs(
+        ((part.kind, part.name, part.advice), (rank, part)) for rank, parts in lost.items() for part in parts
+    )
+    losses = []
+    for (kind, name, advice), found in causes.items():
+        by_rank = {rank: math.fsum(p.seconds for p in parts) for rank, parts in group_pairs(found).items()}
+        most = max(by_rank, key=lambda rank: by_rank[rank])
+        seconds = math.fsum(by_rank.values()) / len(lost)
+        following = _most_following([part for _, part in found])
+        losses.append(Loss(kind, name, following, seconds, seconds / step_s, most, by_rank[most], advice))
+    return sorted(losses, key=lambda loss: (-loss.seconds, loss.kind, loss.name))
+
+
+def lost_times(
+    of_steps: Sequence[Sequence[Piece]],
+    collectives: Sequence[TraceCollective],
+    call_sites: Mapping[int, str],
+) -> list[LostTime]:
+    """Lost time of a rank in a mean step.
+
+    Args:
+        of_steps: Pieces of each of its steps.
+        collectives: Its collectives, matched with those of other ranks as far as possible.
+        call_sites: Identity of a synchronising call -> file and line that made it, as far as known.
+    """
+    of_work = {id(work): call for call in collectives for work in call.work}
+    return [
+        replace(lost, seconds=lost.seconds / len(of_steps))
+        for pieces in of_steps
+        for piece in pieces
+        for lost in _lost(piece, of_work, call_sites)
+        if lost.seconds > 0
+    ]
+
+
+def _lost(
+    piece: Piece, of_work: Mapping[int, TraceCollective], call_sites: Mapping[int, str]
+) -> Iterator[LostTime]:
+    """Yield what is lost in *piece*."""
+    if piece.idle is not None:
+        cause, following = piece.idle.cause, piece.idle.following
+        site = call_sites.get(id(piece.idle.call), "")
+        name = _IDLE_NAMES[cause] + (f" at {site}" if site else "")
+        operator = following.operator if following else ""
+        yield LostTime("idle", name, _ADVICE[cause], piece.seconds, operator)
+    elif piece.work is None:
+        return
+    elif piece.kind == "communication":
+        yield from _lost_in_communication(piece, piece.work, of_work.get(id(piece.work)))
+    elif piece.kind == "copy":
+        name = piece.work.event.name
+        is_local = "DtoD" in name or "DeviceToDevice" in name
+        advice = _ADVICE["copy on the device" if is_local else "exposed copy"]
+        yield LostTime("exposed copy", name, advice, piece.seconds)
+    elif piece.work.is_recomputed:
+        yield LostTime("recomputation", "activation checkpointing", _ADVICE["recomputation"], piece.seconds)
+
+
+def _lost_in_communication(piece: Piece, work: Work, call: TraceCollective | None) -> Iterator[LostTime]:
+    waiting = 0.0 if call is None else _waiting(piece, call)
+    if call is not None and waiting:
+        name = f"rank {call.late_rank} late in {work.operator}"
+        yield LostTime("waiting for a rank", name, _ADVICE["waiting for a rank"], waiting)
+    kind: LossKind = "exposed communication"
+    yield LostTime(kind, work.operator, _ADVICE[kind], piece.seconds - waiting)
+
+
+def _most_following(parts: Sequence[LostTime]) -> tuple[str, ...]:
+    """Operators before which most of the idle time of *parts* lies."""
+    seconds = group_pairs((part.following, part.seconds) for part in parts if part.following)
+    return tuple(sorted(seconds, key=lambda name: -math.fsum(seconds[name]))[:_MOST_FOLLOWING])
+
+
+def _waiting(piece: Piece, call: TraceCollective) -> float:
+    """Part of an exposed *piece* of *call* in which the rank waited: it waits before the transfer begins."""
+    if call.wait_s is None or not call.intervals:
+        return 0.0
+    waited = call.begin, call.intervals[-1][1] - (call.seconds - call.wait_s)
+    return math.fsum(end - begin for begin, end in intersection([(piece.begin, piece.end)], [waited]))

@@ -1,0 +1,383 @@
+"""Tables of the analysed traces of a job."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from distbench.analysis.traces.breakdown import Piece, PieceKind, seconds_where
+from distbench.analysis.traces.collectives import TraceCollective
+from distbench.analysis.traces.differences import CauseChange, cause_changes
+from distbench.analysis.traces.idle_causes import IDLE_CAUSE_DOCS, IdleCause
+from distbench.analysis.traces.matmuls import matmul_times
+from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
+from distbench.analysis.traces.work import Work
+from distbench.core.grouping import group_by
+from distbench.core.text import shorten
+from distbench.core.units import format_gb_per_s, format_number, format_percent
+from distbench.metrics.communication.traffic import bus_factor
+from distbench.metrics.utilisation.peaks import published_peak
+from distbench.tables.table import Field, Table, TableCell, TableRow
+
+MOST_ROWS = 40
+_NAME_LENGTH = 60
+_TERA = 1e12
+_RANK = Field("rank", "rank", "Global rank.", type="bigint", format=str)
+_SHARE = Field("share", "share", "Part of the step, from 0 to 1.", format=format_percent)
+
+
+def _ms(seconds: float) -> str:
+    return format_number(seconds * 1e3)
+
+
+def _seconds(name: str, heading: str, doc: str) -> Field:
+    return Field(name, heading, doc, "s", "lower", format=_ms)
+
+
+def _name(name: str, heading: str, doc: str) -> Field:
+    """Field of names in C++, which may be longer than a line."""
+    return Field(name, heading, doc, type="varchar", format=lambda text: shorten(text, _NAME_LENGTH))
+
+
+def steps_table(job: JobTrace) -> Table:
+    """Parts of each step of each rank."""
+    parts: tuple[tuple[str, str, str, Callable[[Piece], bool]], ...] = (
+        ("compute_s", "compute", "Computation: union of the kernels.", _is("compute")),
+        (
+            "exposed_comm_s",
+            "exposed comm",
+            "Communication that no computation hides.",
+            _is("communication"),
+        ),
+        ("exposed_copy_s", "exposed copies", "Copies that neither of these hides.", _is("copy")),
+        ("idle_s", "idle", "Nothing runs.", _is("idle")),
+        *(
+            (f"idle_{cause}_s", "", f"Part of idle_s. {doc}", _is_idle(cause))
+            for cause, doc in IDLE_CAUSE_DOCS.items()
+        ),
+        (
+            "recomputed_s",
+            "recomputed",
+            "Part of compute_s that activation checkpointing computes again.",
+            lambda piece: piece.work is not None and piece.kind == "compute" and piece.work.is_recomputed,
+        ),
+    )
+    rows = [
+        TableRow(
+            {
+                "rank": rank.rank,
+                "step": step.name,
+                "seconds": step.seconds,
+                **{name: seconds_where(pieces, condition) for name, _, _, condition in parts},
+            }
+        )
+        for rank in job.ranks
+        for step, pieces in zip(rank.steps, rank.pieces, strict=True)
+    ]
+    fields = (
+        _RANK,
+        Field("step", "step", "Name of the step in the trace.", type="varchar"),
+        _seconds("seconds", "ms", "Length of the step on the device."),
+        *(_seconds(name, heading and f"{heading} ms", doc) for name, heading, doc, _ in parts),
+    )
+    marks = sorted({rank.step_marks for rank in job.ranks})
+    caption = (
+        f"Steps by {' and by '.join(marks)}. Compute, exposed communication, exposed copies and idle add up "
+        "to the step."
+    )
+    return Table("Steps", caption, fields, tuple(rows))
+
+
+def _is(kind: PieceKind) -> Callable[[Piece], bool]:
+    return lambda piece: piece.kind == kind
+
+
+def _is_idle(cause: IdleCause) -> Callable[[Piece], bool]:
+    return lambda piece: piece.idle is not None and piece.idle.cause == cause
+
+
+def losses_table(job: JobTrace) -> Table:
+    """Causes of lost time, the largest first."""
+    fields = (
+        Field("kind", "loss", "Kind of loss.", type="varchar"),
+        Field("name", "cause", "Its cause.", type="varchar"),
+        Field("following", "before", "Of idle time: operators before which most of it lies.", type="varchar"),
+        _seconds(
+            "seconds", "ms", "Time in a step, mean over steps and ranks: the most that mending it saves."
+        ),
+        _SHARE,
+        Field("rank", "most on", "Rank that loses most by it.", type="bigint", format="rank {}".format),
+        _seconds("rank_seconds", "its ms", "Time in a step of that rank."),
+        Field("advice", "", "How to mend it.", type="varchar"),
+    )
+    rows = []
+    for loss in job.losses:
+        cells = {each.name: getattr(loss, each.name) for each in fields}
+        rows.append(TableRow({**cells, "following": ", ".join(loss.following)}))
+    caption = (
+        "ms: time in a step, mean over steps and ranks; the most that a step would save without this loss."
+    )
+    return Table("Losses", caption, fields, tuple(rows))
+
+
+def collectives_table(job: JobTrace) -> Table:
+    """Collectives of each rank by operation, group, dtype and size."""
+    fields = (
+        Field("op", "operation", "Operation as nccl-tests names it.", type="varchar"),
+        Field("group", "group", "Global ranks of the group, or its name in the trace.", type="varchar"),
+        Field("dtype", "dtype", "Dtype of the elements.", type="varchar"),
+        Field("bytes", "bytes", "Bytes of the full array, as nccl-tests counts.", "B"),
+        _RANK,
+        Field("calls", "calls", "Calls in the trace.", type="bigint"),
+        _seconds("seconds", "ms", "Time in a call, mean; with waiting for other ranks."),
+        _seconds("transfer_s", "transfer ms", "Shortest time of any rank in the call, mean."),
+        _seconds("wait_s", "wait ms", "Rest of the time: waiting for the last rank, mean."),
+        Field("algbw", "", "Bytes over transfer_s.", "B/s", "higher"),
+        Field(
+            "busbw",
+            "bus GB/s",
+            "Bus bandwidth: algbw times the factor of nccl-tests.",
+            "B/s",
+            "higher",
+            format=format_gb_per_s,
+        ),
+        Field("late_rank", "late rank", "Rank that others waited for most often.", type="bigint", format=str),
+    )
+    rows = [
+        TableRow({"rank": rank.rank, **_collective_cells(calls)})
+        for rank in job.ranks
+        for calls in group_by(
+            rank.collectives, lambda call: (call.op, call.group, call.group_size, call.dtype, call.bytes)
+        ).values()
+    ]
+    rows.sort(key=lambda row: -float(row.value("seconds") or 0) * int(row.value("calls") or 0))
+    caption = (
+        "ms: mean time of a call. transfer: the shortest time of any rank in it; without traces of other "
+        "ranks it is not known, and no bandwidth either."
+    )
+    return Table("Collectives", caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
+
+
+def _collective_cells(calls: Sequence[TraceCollective]) -> dict[str, TableCell | str | float | None]:
+    first = calls[0]
+    transfers = [call.transfer_s for call in calls if call.transfer_s is not None]
+    transfer = statistics.fmean(transfers) if len(transfers) == len(calls) else None
+    algbw = None if first.bytes is None or not transfer else first.bytes / transfer
+    factor = None if first.group_size is None else bus_factor(first.op, first.group_size)
+    late = [call.late_rank for call in calls if call.late_rank is not None]
+    waits = [call.wait_s for call in calls if call.wait_s is not None]
+    return {
+        "op": first.op,
+        "group": first.group,
+        "dtype": first.dtype,
+        "bytes": first.bytes,
+        "calls": len(calls),
+        "seconds": statistics.fmean(call.seconds for call in calls),
+        "transfer_s": transfer,
+        "wait_s": statistics.fmean(waits) if len(waits) == len(calls) else None,
+        "algbw": algbw,
+        "busbw": None if algbw is None or factor is None else algbw * factor,
+        "late_rank": statistics.mode(late) if late else None,
+    }
+
+
+def operators_table(job: JobTrace) -> Table:
+    """Operators by their time on the device."""
+    return _work_table(
+        job, "Operators", "operator", "Operation of the host that launched the kernels.", lambda w: w.operator
+    )
+
+
+def kernels_table(job: JobTrace) -> Table:
+    """Kernels by their time."""
+    return _work_table(job, "Kernels", "kernel", "Name of the kernel.", lambda work: work.event.name)
+
+
+def modules_table(job: JobTrace) -> Table:
+    """Modules by the time of what they launch."""
+    return _work_table(
+        job, "Modules", "module", "Module whose forward or backward pass launched it.", lambda w: w.module
+    )
+
+
+def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Callable[[Work], str]) -> Table:
+    """Table of all computation by a name that *name_of* gives; an empty name is left out."""
+    fields = (
+        _name(column, column, doc),
+        _RANK,
+        Field("calls", "calls", "Number in the trace.", type="bigint"),
+        _seconds("seconds", "ms", "Time in a step, each for itself; mean over the steps."),
+        _seconds("mean_s", "", "Time of one, mean."),
+        Field("share", "share", "Part of the time of all, from 0 to 1.", format=format_percent),
+    )
+    rows = [TableRow(cells) for rank in job.ranks for cells in _work_cells(rank, column, name_of)]
+    rows.sort(key=lambda row: -float(row.value("seconds") or 0))
+    caption = "ms: time in a step, where each counts in full even if several run at once."
+    return Table(title, caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
+
+
+def _work_cells(
+    rank: RankTrace, column: str, name_of: Callable[[Work], str]
+) -> Iterator[dict[str, str | float | None]]:
+    begin, end = rank.steps[0].interval[0], rank.steps[-1].interval[1]
+    inside = [w for w in rank.work if w.kind == "compute" and begin <= w.event.begin < end and name_of(w)]
+    whole = math.fsum(work.event.end - work.event.begin for work in inside)
+    for name, found in group_by(inside, name_of).items():
+        total = math.fsum(work.event.end - work.event.begin for work in found)
+        yield {
+            column: name,
+            "rank": rank.rank,
+            "calls": len(found),
+            "seconds": total / len(rank.steps),
+            "mean_s": total / len(found),
+            "share": total / whole if whole else None,
+        }
+
+
+def matmuls_table(job: JobTrace) -> Table:
+    """Matrix products by shape."""
+    fields = (
+        Field("shape", "m x n x k", "Rows, columns and inner dimension; batches in front.", type="varchar"),
+        *(Field(name, "", "Dimension of the product.", type="bigint") for name in ("batch", "m", "n", "k")),
+        Field("dtype", "dtype", "Dtype of the factors.", type="varchar"),
+        _RANK,
+        Field("calls", "calls", "Number in the trace.", type="bigint"),
+        _seconds("seconds", "ms", "Time of all calls in the trace."),
+        Field("flops_per_s", "TFLOP/s", "FLOPs over time.", "FLOP/s", "higher", format=_tera),
+        Field("intensity", "FLOP/B", "FLOPs per byte of factors and result.", format=format_number),
+        Field("peak_share", "of peak", "Part of the published peak of the device.", format=format_percent),
+    )
+    rows = [TableRow(cells) for rank in job.ranks for cells in _matmul_cells(rank)]
+    rows.sort(key=lambda row: -float(row.value("seconds") or 0))
+    caption = "Products whose shapes are in the trace. FLOP/B: FLOPs per byte, each matrix counted once."
+    return Table("Matrix products", caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
+
+
+def _tera(number: float) -> str:
+    return format_number(number / _TERA)
+
+
+def _matmul_cells(rank: RankTrace) -> Iterator[dict[str, TableCell | str | float | None]]:
+    peak = published_peak(rank.device)
+    for times in matmul_times(rank.trace, rank.work):
+        shape = times.shape
+        batch = f"{shape.batch} x " if shape.batch > 1 else ""
+        share: TableCell | float = TableCell(
+            None, reason=f"no published peak of {rank.device or 'the device'}"
+        )
+        if shape.dtype == "fp32":
+            share = TableCell(None, reason="the trace does not say whether fp32 ran as TF32")
+        elif peak and shape.dtype in ("bf16", "fp16", "fp64"):
+            flops = peak.for_dtype(shape.dtype, tf32=False)
+            share = times.flops_per_second / flops if flops else share
+        yield {
+            "shape": f"{batch}{shape.m} x {shape.n} x {shape.k}",
+            "batch": shape.batch,
+            "m": shape.m,
+            "n": shape.n,
+            "k": shape.k,
+            "dtype": shape.dtype,
+            "rank": rank.rank,
+            "calls": times.calls,
+            "seconds": times.seconds,
+            "flops_per_s": times.flops_per_second,
+            "intensity": times.flops_per_byte,
+            "peak_share": share,
+        }
+
+
+def ranks_table(job: JobTrace) -> Table:
+    """One row for each rank: its file, and how the host keeps the device busy."""
+    fields = (
+        _RANK,
+        Field("file", "file", "Name of the file.", type="varchar"),
+        Field("device", "device", "Name of the device.", type="varchar"),
+        Field("steps", "steps", "Number of steps.", type="bigint"),
+        _seconds("step_s", "step ms", "Length of a step, mean."),
+        Field(
+            "overlap",
+            "comm hidden",
+            "Part of the communication that computation hides, from 0 to 1.",
+            better="higher",
+            format=format_percent,
+        ),
+        _seconds("launch_delay_s", "launch ms", "Median time from the launch of a kernel to its begin."),
+        Field(
+            "queue_depth",
+            "queue",
+            "Median number of kernels and copies that wait on the device when the host launches another.",
+            format=format_number,
+        ),
+    )
+    rows = [
+        TableRow(
+            {
+                "rank": rank.rank,
+                "file": rank.path.name,
+                "device": rank.device or None,
+                "steps": len(rank.steps),
+                "step_s": rank.step_s,
+                "overlap": _overlap(rank),
+                "launch_delay_s": rank.launch_delay_s,
+                "queue_depth": rank.queue_depth,
+            }
+        )
+        for rank in job.ranks
+    ]
+    caption = "queue: work in store on the device at a launch; near 0 the device waits for the host."
+    return Table("Ranks", caption, fields, tuple(rows))
+
+
+def _overlap(rank: RankTrace) -> float | None:
+    whole = rank.comm_s
+    exposed = seconds_where((piece for pieces in rank.pieces for piece in pieces), _is("communication"))
+    return 1 - exposed / whole if whole else None
+
+
+def changes_table(before: JobTrace, after: JobTrace) -> Table:
+    """Causes of the difference between two traces."""
+    changes = cause_changes(before.pieces, after.pieces)
+    fields = (
+        Field("kind", "part", "Part of the step.", type="varchar"),
+        _name("name", "cause", "Operator, collective, copy or cause of idle time."),
+        _seconds("before", "before ms", "Time in a step of the other trace."),
+        _seconds("after", "after ms", "Time in a step of this trace."),
+        Field("change", "change ms", "Difference.", "s", "lower", format=_signed_ms),
+    )
+    rest = changes[MOST_ROWS:]
+    shown = [
+        _sum_of_changes("step", "all", changes),
+        *changes[:MOST_ROWS],
+        *([_sum_of_changes("others", f"{len(rest)} smaller causes", rest)] if rest else []),
+    ]
+    rows = [TableRow({each.name: getattr(one, each.name) for each in fields}) for one in shown]
+    caption = "Times of a step, mean over steps and ranks. The rows below the first add up to it."
+    return Table("Changes", caption, fields, tuple(rows))
+
+
+def _sum_of_changes(kind: str, name: str, changes: Sequence[CauseChange]) -> CauseChange:
+    return CauseChange(
+        kind, name, math.fsum(one.before for one in changes), math.fsum(one.after for one in changes)
+    )
+
+
+def _signed_ms(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else ''}{_ms(seconds)}"
+
+
+def _left_out(rows: int) -> tuple[str, ...]:
+    return (f"{rows - MOST_ROWS} smaller rows are left out.",) if rows > MOST_ROWS else ()
+
+
+TABLES: dict[str, Callable[[JobTrace], Table]] = {
+    "losses": losses_table,
+    "steps": steps_table,
+    "ranks": ranks_table,
+    "collectives": collectives_table,
+    "operators": operators_table,
+    "modules": modules_table,
+    "kernels": kernels_table,
+    "matmuls": matmuls_table,
+}
+"""Name -> table, in the order in which people see them."""
