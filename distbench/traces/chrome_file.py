@@ -7,13 +7,11 @@ is not asked for. The arguments of an event stay bytes until its kind is known: 
 
 from __future__ import annotations
 
-import gc
 import gzip
 import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,10 +97,9 @@ def read_file(path: Path) -> TraceFile:
         TraceFileError: it can't be read, or is no trace of torch.profiler.
     """
     notes: list[str] = []
-    with _no_garbage_collection():
-        decoded = _decode(path, _content(path, notes), notes)
-        found = decoded.events or []
-        events, start_us = _profiler_events(found)
+    decoded = _decode(path, _content(path, notes), notes)
+    found = decoded.events or []
+    events, start_us = _profiler_events(found)
     if not events:
         kinds = sorted({event.cat for event in found if event.cat})[:6]
         known = f" (its kinds of events: {', '.join(kinds)})" if kinds else ""
@@ -111,18 +108,6 @@ def read_file(path: Path) -> TraceFile:
     origin_ns = decoded.base_ns + round(start_us * 1e3)
     rank, world_size = _whole(about.get("rank")), _whole(about.get("world_size"))
     return TraceFile(path, events, origin_ns, rank, world_size, _device(decoded.devices, events), notes)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles: events have none, and it takes a third of the time for millions."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _whole(value: Any) -> int | None:

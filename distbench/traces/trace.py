@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -38,7 +39,7 @@ _ATTENTION = {
 """Operation behind torch's scaled_dot_product_attention -> kernel that it chose."""
 DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 """Kinds of events that run on the device."""
-_LIBRARIES = ("nccl", "rccl", "msccl")
+_LIBRARY = re.compile("nccl|rccl|msccl", re.IGNORECASE)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _NO_TRAFFIC = ("barrier", "monitored_barrier_", "wait_tensor", "_wrap_tensor_autograd")
 
@@ -216,7 +217,7 @@ def _sort_device(trace: Trace, event: ProfilerEvent, launch: ProfilerEvent | Non
     work = replace(event, launched=launched, launch_thread=None if launch is None else launch.thread)
     if event.kind == "gpu_memcpy":
         trace.copies.append(work)
-    elif any(library in event.name.lower() for library in _LIBRARIES):
+    elif _LIBRARY.search(event.name):
         trace.backend_events.append(replace(work, name=_nccl_operation(event.name)))
     else:
         trace.kernels.append(work)

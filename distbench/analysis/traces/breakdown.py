@@ -8,7 +8,7 @@ began first. The rest is idle, with its cause.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from distbench.analysis.traces.idle_causes import IdleTime, find_idle_times
@@ -101,8 +101,9 @@ def _cut(pieces: Sequence[Piece], steps: Sequence[TraceStep]) -> Iterator[list[P
             piece = pieces[place]
             if piece.begin >= end:
                 break
-            cut = max(piece.begin, begin), min(piece.end, end)
-            inside.append(Piece(*cut, piece.kind, piece.work, piece.idle))
+            if piece.begin < begin or piece.end > end:
+                piece = replace(piece, begin=max(piece.begin, begin), end=min(piece.end, end))
+            inside.append(piece)
         yield inside
 
 

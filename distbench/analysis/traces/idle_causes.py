@@ -12,12 +12,13 @@ from distbench.analysis.traces.work import Work
 from distbench.traces.intervals import TimeInterval, TimeIntervals
 from distbench.traces.trace import ProfilerEvent, Trace
 
-IdleCause = Literal["synchronisation", "host", "launch", "unknown"]
+IdleCause = Literal["synchronisation", "host", "launch", "python", "unknown"]
 IDLE_CAUSE_DOCS: dict[IdleCause, str] = {
     "synchronisation": "The device ran dry while the host waited for it (cudaStreamSynchronize, .item()); "
     "until the host launched again.",
     "host": "The host launched the next work only after the device had run dry.",
     "launch": "Work was launched, but had not begun: latency of the launch, or waiting for another stream.",
+    "python": "On a rank without a device: between operations of torch, mostly Python.",
     "unknown": "The trace has no launch of the work that followed.",
 }
 _SYNCHRONISES = re.compile(r"(Stream|Device|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(WithStream)?$")
@@ -46,7 +47,7 @@ def find_idle_times(trace: Trace, every: Sequence[Work], gaps: TimeIntervals) ->
         work = every[place] if place < len(every) and begins[place] == gap[1] else None
         launched = None if work is None else work.event.launched
         if not trace.is_on_device:
-            yield IdleTime(*gap, "host", work)
+            yield IdleTime(*gap, "python", work)
         elif work is None or launched is None or work.event.launch_thread is None:
             yield IdleTime(*gap, "unknown", work)
         else:

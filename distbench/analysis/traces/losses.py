@@ -19,6 +19,7 @@ _IDLE_NAMES: dict[IdleCause, str] = {
     "synchronisation": "synchronisation",
     "host": "host late",
     "launch": "launched, but not begun",
+    "python": "between operations",
     "unknown": "unknown",
 }
 _ADVICE: dict[str, str] = {
@@ -30,6 +31,7 @@ _ADVICE: dict[str, str] = {
     "synchronisation": "Take .item(), print(tensor), .cpu() and the like out of the step.",
     "host": "Launch fewer kernels (torch.compile, CUDA graphs, a fused optimizer), or larger batches.",
     "launch": "See in the timeline which other stream the work waits for.",
+    "python": "Fewer and larger operations, or torch.compile; a Python profiler shows what runs.",
     "unknown": "Profile one more warm-up step, so that the launch is in the trace.",
 }
 _MOST_FOLLOWING = 3

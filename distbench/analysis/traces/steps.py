@@ -32,8 +32,9 @@ def find_steps(trace: Trace) -> tuple[list[TraceStep], str]:
     launched in the step to the first that it launched in the next one.
     """
     for found, marks in _host_steps(trace):
-        if found:
-            return (_on_device(trace, found) if trace.is_on_device else found), marks
+        steps = _on_device(trace, found) if trace.is_on_device else found
+        if steps:
+            return steps, marks
     return [whole_trace(trace)], "the whole trace: nothing in it marks steps"
 
 
@@ -47,8 +48,10 @@ def whole_trace(trace: Trace) -> TraceStep:
 def _host_steps(trace: Trace) -> list[tuple[list[TraceStep], str]]:
     """Marks of steps on the host, the most certain first."""
     own = [TraceStep(str(i), interval) for i, interval in enumerate(trace.marks.get("step", []))]
-    named = sorted(trace.steps, key=lambda event: event.begin)
-    torch_steps = [TraceStep(event.name.partition("#")[2], event.interval) for event in named]
+    # some versions have each twice
+    named = {event.name: event for event in sorted(trace.steps, key=lambda event: -event.begin)}
+    torch_steps = [TraceStep(name.partition("#")[2], event.interval) for name, event in named.items()]
+    torch_steps.sort(key=lambda step: step.interval)
     return [
         (own, "marks of distbench"),
         (torch_steps, "ProfilerStep"),
@@ -70,7 +73,9 @@ def _on_device(trace: Trace, steps: Sequence[TraceStep]) -> list[TraceStep]:
     work = [*trace.kernels, *trace.backend_events, *trace.copies]
     # what was launched before the trace began belongs to no step in it
     known = [event for event in work if event.launch_thread is not None] or work
-    every = sorted((event.launched or event.begin, event.begin, event.end) for event in known)
+    every = sorted(
+        (event.begin if event.launched is None else event.launched, event.begin, event.end) for event in known
+    )
     launched = [launch for launch, _, _ in every]
     found: list[tuple[str, float, float]] = []
     for step in steps:

@@ -89,6 +89,19 @@ def test_steps_without_marks_are_those_between_updates_else_the_whole_trace(tmp_
     assert [step.interval for step in rank.steps] == [pytest.approx((0.001, 0.004))]
 
 
+def test_marks_of_steps_in_which_nothing_was_launched_mark_no_step(tmp_path):
+    trace = ChromeTrace().step(0, 0, 10).step(0, 0, 10).kernel("gemm", 11, 12, 15)
+    rank = read_one(tmp_path, trace)
+    assert rank.step_marks.startswith("the whole trace") and len(rank.steps) == 1
+    host = ChromeTrace().step(0, 0, 10).step(0, 0, 10).op("aten::mm", 1, 9).step(1, 10, 20)
+    assert [step.name for step in read_one(tmp_path, host).steps] == ["0", "1"]
+
+
+def test_a_trace_in_which_nothing_was_computed_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="nothing to explain"):
+        read(tmp_path, ChromeTrace().call("cudaDeviceSynchronize", 1, 2))
+
+
 def test_what_checkpointing_computes_again_is_recomputation_and_the_backward_pass_is_not(tmp_path):
     node = "autograd::engine::evaluate_function: MmBackward0"
     trace = (
@@ -242,7 +255,7 @@ def test_changes_between_two_traces_add_up_to_the_difference_of_their_steps(tmp_
 def test_a_trace_without_a_device_is_that_of_the_host_and_says_so(tmp_path):
     trace = ChromeTrace().op("aten::linear", 0, 10).op("aten::mm", 1, 9).op("aten::add", 12, 14)
     job = read(tmp_path, trace)
-    assert parts_of_first_step(job.ranks[0]) == {"compute": 12, "idle host": 2}
+    assert parts_of_first_step(job.ranks[0]) == {"compute": 12, "idle python": 2}
     assert any("no kernel of a device" in note for note in job.notes)
 
 
