@@ -206,6 +206,16 @@ def test_kernels_of_one_call_are_one_collective_and_old_traces_tell_it_by_the_ca
     assert (reduction.op, reduction.group, reduction.bytes) == ("all_reduce", None, None)
 
 
+def test_bytes_of_an_all_gather_are_those_of_its_output_also_where_a_trace_tells_its_input(tmp_path):
+    trace = ChromeTrace(world_size=2)
+    trace.event(
+        "user_annotation", "nccl:_all_gather_base", 0, 4, **{"Input Dims": [[100]], "Input type": ["float"]}
+    )
+    trace.kernel("ncclKernel_AllGather_RING_LL_Sum_int8_t", 1, 5, 6, stream=20)
+    (gather,) = read_one(tmp_path, trace).collectives
+    assert (gather.op, gather.group, gather.group_size, gather.bytes) == ("all_gather", "0,1", 2, 800)
+
+
 @pytest.mark.parametrize(
     ("name", "op"),
     [
