@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +30,12 @@ class BatchReader(Generic[T]):
         *read* takes similar files, what they were added with, and the number of rows allowed.
         """
         self._read = read
-        self._pending: dict[tuple[Path, ReadKey], None] = {}
+        self._pending: dict[ReadKey, dict[Path, None]] = defaultdict(dict)
         self._contents: dict[tuple[Path, ReadKey], T] = {}
 
     def add(self, file: Path, *how: Hashable) -> None:
         """Add a *file* that may be read together with others of equal *how*."""
-        self._pending[file, how] = None
+        self._pending[how][file] = None
 
     def read(self, file: Path, *how: Hashable) -> T:
         """Content of *file*, which was added before.
@@ -42,7 +44,7 @@ class BatchReader(Generic[T]):
             RecordError: it can't be read, or holds more than any that distbench writes.
         """
         key = file, how
-        if key in self._pending:
+        if file in self._pending[how]:
             self._read_batch(file, how)
         if key in self._contents:
             return self._contents.pop(key)
@@ -50,10 +52,10 @@ class BatchReader(Generic[T]):
 
     def _read_batch(self, first: Path, how: ReadKey) -> None:
         """Read *first* and files after it; errors are raised when the file itself is requested."""
-        like = [file for file, other in self._pending if other == how]
-        like = like[like.index(first) :][:_MAX_BATCH]
+        pending = self._pending[how]
+        like = [*itertools.islice(itertools.dropwhile(lambda file: file != first, pending), _MAX_BATCH)]
         for file in like:
-            del self._pending[file, how]
+            del pending[file]
         if len(like) < _MIN_BATCH:
             return
         made: dict[Path, T] = {}

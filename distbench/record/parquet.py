@@ -7,7 +7,9 @@ millisecond more per small file.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import operator
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -177,8 +179,8 @@ def _split_by_file(
     made: dict[Path, list[tuple[Any, ...]]] = {file: [] for file in paths.values()}
     if len(made) == 1:
         return {file: [*rows] for file in made}
-    for row in rows:
-        made[paths[row[-1]]].append(row)
+    for path, own in itertools.groupby(rows, operator.itemgetter(-1)):
+        made[paths[path]] += own
     return made
 
 
@@ -200,18 +202,24 @@ def _fetch_limited(
     rows = result.fetchmany(_BATCH)
     if len(rows) < _BATCH:
         return rows
-    # the file itself states the count; a cursor, because the rest of the result is still to be fetched
-    counting = _connection(*_READ_SETTINGS).cursor()
-    ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
+    # the file itself states the count; several files are each read again alone if they hold more
+    count = _row_count(paths) if len(paths) == 1 else 0
     size = 0
-    while count <= limit and (batch := result.fetchmany(_BATCH)):
+    while max(count, len(rows)) <= limit and (batch := result.fetchmany(_BATCH)):
         rows += batch
         size += sum(len(value) for row in batch for value in row[:-1] if type(value) is str)
         if size > MAX_TEXT:
             raise ValueError(f"more than {MAX_TEXT:,} characters of text")
-    if count > limit:
+    if (count := max(count, len(rows))) > limit:
         raise ValueError(f"{count:,} rows; more than {limit:,} are not read")
     return rows
+
+
+def _row_count(paths: Mapping[str, Path]) -> int:
+    # a cursor, because the rest of a result is still to be fetched
+    counting = _connection(*_READ_SETTINGS).cursor()
+    ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
+    return int(count)
 
 
 @contextmanager
@@ -280,7 +288,7 @@ def duckdb_path(file: Path) -> str:
         OSError: its bytes are not UTF-8.
     """
     try:
-        return os.fsencode(file.resolve()).decode()
+        return os.fsencode(file.absolute()).decode()
     except UnicodeDecodeError:
         raise OSError(0, "DuckDB accepts only UTF-8 paths") from None
 
