@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from distbench.core.errors import RecordError
-from distbench.record import parquet
+from distbench.record import RecordRow, parquet
 
 T = TypeVar("T")
 ReadKey = tuple[Hashable, ...]
 
 _MIN_BATCH, _MAX_BATCH = 8, 128
 """Numbers of files that are read together: fewer take less time one by one."""
+_MAX_RECENT = 16
+"""Number of tables whose rows are kept: a view asks for those of one case at a time."""
 _MAX_BATCHED_BYTES = 1 << 20
 """Maximum bytes of a file that is read with others."""
 
@@ -82,6 +84,23 @@ def _tables(
     return parquet.read_tables(files, how[1], max_values)
 
 
+class RecentRows:
+    """Rows of the tables that were used last: rows take far more memory than columns."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Path, list[RecordRow]] = {}
+
+    def get(self, file: Path, make: Callable[[], list[RecordRow]]) -> list[RecordRow]:
+        """Rows of *file*; *make* makes them."""
+        rows = self._rows.get(file)
+        if rows is None:
+            rows = make()
+            if len(self._rows) >= _MAX_RECENT:
+                del self._rows[next(iter(self._rows))]
+            self._rows[file] = rows
+        return rows
+
+
 @dataclass(frozen=True)
 class BatchReaders:
     """Readers for the files of a run's records."""
@@ -90,3 +109,4 @@ class BatchReaders:
     """Files of samples, added with the names of their columns."""
     tables: BatchReader[list[parquet.ParquetColumn]] = field(default_factory=lambda: BatchReader(_tables))
     """Files of tables, added with the table's name, and its text columns where they are known."""
+    recent_rows: RecentRows = field(default_factory=RecentRows)

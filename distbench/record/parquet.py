@@ -12,6 +12,8 @@ import json
 import operator
 import os
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +50,7 @@ _SCHEMA_QUERY = """select file_name, list((name, type, type_length, repetition_t
 _BATCH = 2048
 _INT64 = 1 << 63
 _TEXTS = ("VARCHAR", "JSON")
+_ARRAY_CODES = {"BIGINT": "q", "DOUBLE": "d"}
 SampleRows = list[tuple[Any, ...]]
 """Index of a column's name among the requested ones (from 1 on; 0: not requested), rank, value, file."""
 _TYPE_NAMES = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
@@ -60,7 +63,7 @@ class ParquetColumn:
     name: str
     type: str
     """Type in DuckDB."""
-    values: list[Any]
+    values: Sequence[Any]
 
     def has_type(self, kind: Literal["text", "number"]) -> bool:
         """True if its values are of that *kind*, or null; a column without any is one of booleans."""
@@ -135,7 +138,7 @@ def _columns(described: Sequence[tuple[str, str]], rows: Sequence[tuple[Any, ...
     columns = zip(*rows, strict=True) if rows else [()] * len(described)
     # the last value of a row is its file
     return [
-        ParquetColumn(name, type_, _decode_json(list(values), type_))
+        ParquetColumn(name, type_, _compact(values, type_))
         for (name, type_), values in zip(described, columns, strict=False)
     ]
 
@@ -320,7 +323,13 @@ def _encode_json(value: Any) -> str:
     return replace_surrogates(json.dumps(replace_nonfinite(value), default=str, ensure_ascii=False))
 
 
-def _decode_json(column: list[Any], type_: str) -> list[Any]:
-    if type_ != "JSON":
-        return column
-    return [None if value is None else json.loads(value) for value in column]
+def _compact(values: tuple[Any, ...], type_: str) -> Sequence[Any]:
+    """*values* in little memory, as the tables of thousands of records are kept; JSON is decoded."""
+    if type_ == "JSON":
+        return [None if value is None else json.loads(value) for value in values]
+    if type_ == "VARCHAR":
+        # most are one of a few words
+        return [None if value is None else sys.intern(value) for value in values]
+    if type_ in _ARRAY_CODES and None not in values:
+        return array(_ARRAY_CODES[type_], values)
+    return values
