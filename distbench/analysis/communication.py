@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distbench.analysis.record_cache import cached_by_record
 from distbench.analysis.settings import strategy_description
 from distbench.core.case import DTYPE_BYTES
 from distbench.core.grouping import group_by, group_pairs
@@ -55,6 +56,7 @@ class CollectiveTraffic:
         return None if self.algbw is None or factor is None else self.algbw * factor
 
 
+@cached_by_record
 def collective_traffic(record: Record) -> list[CollectiveTraffic]:
     """Traffic of one trial by operation, group size, nodes, dtype and dimension, largest first."""
     kinds, steps = group_by(multi_rank_rows(record), _traffic_key), step_count(record)
@@ -117,6 +119,7 @@ def multi_rank_rows(record: Record) -> list[dict[str, Any]]:
     return [row for row in _rows_with_position(record) if row["group_size"] > 1]
 
 
+@cached_by_record
 def step_count(record: Record) -> int:
     """Number of rank steps with known collectives, including steps in which nothing moves.
 
@@ -165,6 +168,7 @@ class CommunicationVolume:
         return "reduce_scatter" in self.theory and "reduce_scatter" not in self.measured
 
 
+@cached_by_record
 def compare_volume(record: Record) -> CommunicationVolume | None:
     """Compare the volume of one trial with theory; None if its strategy has no communication model."""
     if "comm_bytes_theory" not in record.values:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, multi_rank_rows, step_count
+from distbench.analysis.record_cache import cached_by_record
 from distbench.analysis.wire_traffic import sent_bytes
 from distbench.core.grouping import group_by
 from distbench.core.units import format_bytes
@@ -51,6 +52,7 @@ class DimensionTraffic:
         return f"{self.op} over {self.dimension}"
 
 
+@cached_by_record
 def dimension_traffic(record: Record) -> list[DimensionTraffic]:
     """Measured and expected traffic over each dimension in a trial; empty if records lack dimensions.
 

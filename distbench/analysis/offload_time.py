@@ -21,7 +21,8 @@ def offload_times(row: CaseSummary) -> tuple[float, float] | None:
     profiled.
     """
     offloads = strategy_description(row.case, row.representative_trial).offloads
-    if not offloads or row.case.device != "cuda" or not (kept := rank_steps(row.representative_trial)):
+    trial = row.representative_trial
+    if not offloads or row.case.device != "cuda" or trial is None or not (kept := rank_steps(trial)):
         return None
     return statistics.fmean(map(_copy_s, kept)), statistics.fmean(map(_gap_s, kept))
 

@@ -93,6 +93,9 @@ def _is_valid(row: Mapping[str, Any]) -> bool:
 def rank_waits(record: Record) -> list[RankWaits]:
     """Waiting time of each profiled rank of a pipeline, by rank."""
     stages = group_pairs({(each.rank, each.stage): None for each in pipeline_passes(record)})
+    if not stages:
+        # the other tables of a trial without a pipeline need not be read
+        return []
     means = {name: mean_by_rank(record, name) for name in ("profile_step_s", "bubble", "bubble_s")}
     transfers = mean_by_rank(record, "pipeline_transfer_s")
     left, kept = _activation_bytes(record), mean_by_rank(record, "memory_activations")

@@ -17,6 +17,7 @@ from distbench.analysis.parity import Parity
 from distbench.analysis.ranks import Straggler, stragglers
 from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
+from distbench.analysis.step_limits import StepLimit, step_limit
 from distbench.core.job import MEASURE
 from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import DamagedTrial
@@ -82,6 +83,11 @@ class RunAnalysis:
     def inter_node_bottlenecks(self) -> dict[str, InterNodeBottleneck]:
         """Cases limited by the inter-node link, by case id."""
         return inter_node_bottlenecks(self.cases)
+
+    @cached_property
+    def step_limits(self) -> list[tuple[CaseSummary, StepLimit | str]]:
+        """Limit of the steps of each measured case, or the reason why it is unknown."""
+        return [(row, step_limit(row)) for row in self.cases if row.measured]
 
     @cached_property
     def candidates(self) -> list[Candidate]:

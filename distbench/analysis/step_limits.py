@@ -6,14 +6,13 @@ to try next stands beside each rule, in the keys of a suite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
 from distbench.analysis.offload_time import offload_times
 from distbench.analysis.scaling import imbalance_share, waiting_share
-from distbench.analysis.step_timeline import rank_steps
+from distbench.analysis.step_timeline import bare_rank_steps
 from distbench.core.units import format_bytes
 
 Limit = Literal[
@@ -303,7 +302,7 @@ def _idle_share(row: CaseSummary) -> float | None:
     """
     if row.case.device == "cuda":
         return gpu_idle_share(row)
-    kept = rank_steps(row.representative_trial, kinds=())
+    kept = bare_rank_steps(row.representative_trial) if row.representative_trial else []
     timed = _value(row, "step_s")
     if not kept or not timed:
         return None
@@ -331,8 +330,3 @@ def _recomputation(row: CaseSummary) -> float | None:
     if not flops or more is None or None in passes:
         return None
     return more / (flops + more) * sum(each or 0.0 for each in passes)
-
-
-def step_limits(rows: Sequence[CaseSummary]) -> list[tuple[CaseSummary, StepLimit | str]]:
-    """Limit of the steps of each measured case."""
-    return [(row, step_limit(row)) for row in rows if row.measured]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.record_cache import cached_by_record
 from distbench.core.grouping import group_by
 from distbench.record import Record
 from distbench.traces.intervals import difference, union
@@ -142,15 +143,20 @@ def _merge_adjacent(pieces: Iterable[Activity], gap: float) -> Iterator[Activity
         yield last
 
 
-def rank_steps(record: Record | None, kinds: Collection[str] = ACTIVITY_KINDS) -> list[RankStep]:
-    """Kept step of each rank that has one, by rank; impossible rows are left out.
+@cached_by_record
+def rank_steps(record: Record) -> list[RankStep]:
+    """Kept step of each rank that has one, by rank; impossible rows are left out."""
+    return _read_steps(record, (STEP, *ACTIVITY_KINDS))
 
-    Args:
-        kinds: Kinds of its activities to read.
-    """
-    read = {STEP, *kinds}
-    timeline = record.tables.get("timeline", []) if record else []
-    rows = [row for row in timeline if row.get("kind") in read and _is_valid(row)]
+
+def bare_rank_steps(record: Record) -> list[RankStep]:
+    """As ``rank_steps``, without activities, which take most of the time."""
+    return _read_steps(record, (STEP,))
+
+
+def _read_steps(record: Record, kinds: Collection[str]) -> list[RankStep]:
+    timeline = record.tables.get("timeline", [])
+    rows = [row for row in timeline if row.get("kind") in kinds and _is_valid(row)]
     found = [_rank_step(rank, of) for rank, of in group_by(rows, lambda row: int(row["rank"])).items()]
     return sorted((step for step in found if step), key=lambda step: step.rank)
 

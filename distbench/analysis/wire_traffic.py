@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.analysis.communication import multi_rank_rows, step_count
+from distbench.analysis.record_cache import cached_by_record
 from distbench.core.units import format_bytes
 from distbench.metrics.communication.traffic import wire_factor
 from distbench.record import Record
@@ -39,6 +40,7 @@ class WireTraffic:
     """None: the strategy has no communication model, or the size of a group is unknown."""
 
 
+@cached_by_record
 def wire_traffic(record: Record) -> WireTraffic:
     """Traffic of one trial on the wire."""
     return WireTraffic(_measured(record), _theory(record))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec
 
 from distbench.cli.output import notes_before_output
@@ -26,10 +28,22 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
             with notes_before_output():
                 return command(*given, **named)
 
-        with untrusted_records("the records"):
+        with untrusted_records("the records"), _without_collection():
             return retry_eagerly(attempt)
 
     return reading
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Run no garbage collection in the body: records have no cycles, and those of a run are many objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def ignores_time_warnings(command: Callable[P, int]) -> Callable[P, int]:

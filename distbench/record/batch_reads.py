@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from distbench.core.errors import RecordError
-from distbench.record import parquet
+from distbench.record import RecordRow, parquet
 
 T = TypeVar("T")
 ReadKey = tuple[Hashable, ...]
 
 _MIN_BATCH, _MAX_BATCH = 8, 128
 """Numbers of files that are read together: fewer take less time one by one."""
+_MAX_RECENT = 16
+"""Number of tables whose rows are kept: a view asks for those of one case at a time."""
 _MAX_BATCHED_BYTES = 1 << 20
 """Maximum bytes of a file that is read with others."""
 
@@ -28,12 +32,12 @@ class BatchReader(Generic[T]):
         *read* takes similar files, what they were added with, and the number of rows allowed.
         """
         self._read = read
-        self._pending: dict[tuple[Path, ReadKey], None] = {}
+        self._pending: dict[ReadKey, dict[Path, None]] = defaultdict(dict)
         self._contents: dict[tuple[Path, ReadKey], T] = {}
 
     def add(self, file: Path, *how: Hashable) -> None:
         """Add a *file* that may be read together with others of equal *how*."""
-        self._pending[file, how] = None
+        self._pending[how][file] = None
 
     def read(self, file: Path, *how: Hashable) -> T:
         """Content of *file*, which was added before.
@@ -42,7 +46,7 @@ class BatchReader(Generic[T]):
             RecordError: it can't be read, or holds more than any that distbench writes.
         """
         key = file, how
-        if key in self._pending:
+        if file in self._pending[how]:
             self._read_batch(file, how)
         if key in self._contents:
             return self._contents.pop(key)
@@ -50,10 +54,10 @@ class BatchReader(Generic[T]):
 
     def _read_batch(self, first: Path, how: ReadKey) -> None:
         """Read *first* and files after it; errors are raised when the file itself is requested."""
-        like = [file for file, other in self._pending if other == how]
-        like = like[like.index(first) :][:_MAX_BATCH]
+        pending = self._pending[how]
+        like = [*itertools.islice(itertools.dropwhile(lambda file: file != first, pending), _MAX_BATCH)]
         for file in like:
-            del self._pending[file, how]
+            del pending[file]
         if len(like) < _MIN_BATCH:
             return
         made: dict[Path, T] = {}
@@ -80,6 +84,23 @@ def _tables(
     return parquet.read_tables(files, how[1], max_values)
 
 
+class RecentRows:
+    """Rows of the tables that were used last: rows take far more memory than columns."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Path, list[RecordRow]] = {}
+
+    def get(self, file: Path, make: Callable[[], list[RecordRow]]) -> list[RecordRow]:
+        """Rows of *file*; *make* makes them."""
+        rows = self._rows.get(file)
+        if rows is None:
+            rows = make()
+            if len(self._rows) >= _MAX_RECENT:
+                del self._rows[next(iter(self._rows))]
+            self._rows[file] = rows
+        return rows
+
+
 @dataclass(frozen=True)
 class BatchReaders:
     """Readers for the files of a run's records."""
@@ -88,3 +109,4 @@ class BatchReaders:
     """Files of samples, added with the names of their columns."""
     tables: BatchReader[list[parquet.ParquetColumn]] = field(default_factory=lambda: BatchReader(_tables))
     """Files of tables, added with the table's name, and its text columns where they are known."""
+    recent_rows: RecentRows = field(default_factory=RecentRows)

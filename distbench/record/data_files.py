@@ -77,13 +77,13 @@ class DataFiles:
 
 
 class LazyMapping(Mapping[str, T]):
-    """A mapping whose values are loaded on first access.
+    """A mapping whose values are loaded on access.
 
     Access raises RecordContentError if a value can't be loaded.
     """
 
     def __init__(self, names: Iterable[str], load: Callable[[str], T]) -> None:
-        self._names, self._load = dict.fromkeys(names), functools.cache(load)
+        self._names, self._load = dict.fromkeys(names), load
 
     def __getitem__(self, name: str) -> T:
         if name not in self._names:
@@ -167,12 +167,15 @@ def lazy_content(
     def samples() -> Samples:
         return _read_samples(files.samples, ranks, readers) if files.samples else {}
 
+    @functools.cache
+    def columns(name: str) -> Mapping[str, parquet.ParquetColumn]:
+        return _read_columns(files.tables[name], name, manifest.tables[name], readers)
+
     def table(name: str) -> list[RecordRow]:
-        return (
-            _read_table(files.tables[name], name, manifest.tables[name], readers)
-            if name in files.tables
-            else []
-        )
+        if name not in files.tables:
+            return []
+        file, entry = files.tables[name], manifest.tables[name]
+        return readers.recent_rows.get(file, lambda: _rows(file, columns(name), entry))
 
     return LazyMapping(ranks, lambda name: samples()[name]), LazyMapping(manifest.tables, table)
 
@@ -285,19 +288,31 @@ def _text_columns(table: str, entry: TableEntry) -> tuple[str, ...] | None:
     return tuple(column for column in entry.columns if kinds.get(column) == "text") if kinds else None
 
 
-def _read_table(file: Path, name: str, entry: TableEntry, readers: BatchReaders) -> list[RecordRow]:
-    optional, kinds = set(entry.optional), _column_types(name)
+def _read_columns(
+    file: Path, name: str, entry: TableEntry, readers: BatchReaders
+) -> Mapping[str, parquet.ParquetColumn]:
     columns = readers.tables.read(file, name, _text_columns(name, entry))
     try:
         named = dict(zip(entry.columns, columns, strict=True))
-        _check_column_types(file, named, kinds)
+    except ValueError as error:
+        raise RecordError(f"{file}: not the table that record.json describes: {error!r}") from error
+    _check_column_types(file, named, _column_types(name))
+    return named
+
+
+def _rows(file: Path, columns: Mapping[str, parquet.ParquetColumn], entry: TableEntry) -> list[RecordRow]:
+    names, optional = tuple(columns), set(entry.optional)
+    try:
+        rows = zip(*(column.values for column in columns.values()), strict=True)
+        if not optional:
+            return [dict(zip(names, row, strict=True)) for row in rows]
         return [
             {
                 name: value
-                for name, value in zip(entry.columns, row, strict=True)
+                for name, value in zip(names, row, strict=True)
                 if value is not None or name not in optional
             }
-            for row in zip(*(column.values for column in columns), strict=True)
+            for row in rows
         ]
     except ValueError as error:
         raise RecordError(f"{file}: not the table that record.json describes: {error!r}") from error

@@ -7,9 +7,13 @@ millisecond more per small file.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
+import operator
 import os
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +50,7 @@ _SCHEMA_QUERY = """select file_name, list((name, type, type_length, repetition_t
 _BATCH = 2048
 _INT64 = 1 << 63
 _TEXTS = ("VARCHAR", "JSON")
+_ARRAY_CODES = {"BIGINT": "q", "DOUBLE": "d"}
 SampleRows = list[tuple[Any, ...]]
 """Index of a column's name among the requested ones (from 1 on; 0: not requested), rank, value, file."""
 _TYPE_NAMES = {"text": ("VARCHAR",), "number": ("BIGINT", "DOUBLE")}
@@ -58,7 +63,7 @@ class ParquetColumn:
     name: str
     type: str
     """Type in DuckDB."""
-    values: list[Any]
+    values: Sequence[Any]
 
     def has_type(self, kind: Literal["text", "number"]) -> bool:
         """True if its values are of that *kind*, or null; a column without any is one of booleans."""
@@ -133,7 +138,7 @@ def _columns(described: Sequence[tuple[str, str]], rows: Sequence[tuple[Any, ...
     columns = zip(*rows, strict=True) if rows else [()] * len(described)
     # the last value of a row is its file
     return [
-        ParquetColumn(name, type_, _decode_json(list(values), type_))
+        ParquetColumn(name, type_, _compact(values, type_))
         for (name, type_), values in zip(described, columns, strict=False)
     ]
 
@@ -177,8 +182,8 @@ def _split_by_file(
     made: dict[Path, list[tuple[Any, ...]]] = {file: [] for file in paths.values()}
     if len(made) == 1:
         return {file: [*rows] for file in made}
-    for row in rows:
-        made[paths[row[-1]]].append(row)
+    for path, own in itertools.groupby(rows, operator.itemgetter(-1)):
+        made[paths[path]] += own
     return made
 
 
@@ -200,18 +205,24 @@ def _fetch_limited(
     rows = result.fetchmany(_BATCH)
     if len(rows) < _BATCH:
         return rows
-    # the file itself states the count; a cursor, because the rest of the result is still to be fetched
-    counting = _connection(*_READ_SETTINGS).cursor()
-    ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
+    # the file itself states the count; several files are each read again alone if they hold more
+    count = _row_count(paths) if len(paths) == 1 else 0
     size = 0
-    while count <= limit and (batch := result.fetchmany(_BATCH)):
+    while max(count, len(rows)) <= limit and (batch := result.fetchmany(_BATCH)):
         rows += batch
         size += sum(len(value) for row in batch for value in row[:-1] if type(value) is str)
         if size > MAX_TEXT:
             raise ValueError(f"more than {MAX_TEXT:,} characters of text")
-    if count > limit:
+    if (count := max(count, len(rows))) > limit:
         raise ValueError(f"{count:,} rows; more than {limit:,} are not read")
     return rows
+
+
+def _row_count(paths: Mapping[str, Path]) -> int:
+    # a cursor, because the rest of a result is still to be fetched
+    counting = _connection(*_READ_SETTINGS).cursor()
+    ((count,),) = counting.execute(f"select count(*) {_READ_CLAUSE}", [[*paths]]).fetchall()
+    return int(count)
 
 
 @contextmanager
@@ -280,7 +291,7 @@ def duckdb_path(file: Path) -> str:
         OSError: its bytes are not UTF-8.
     """
     try:
-        return os.fsencode(file.resolve()).decode()
+        return os.fsencode(file.absolute()).decode()
     except UnicodeDecodeError:
         raise OSError(0, "DuckDB accepts only UTF-8 paths") from None
 
@@ -312,7 +323,13 @@ def _encode_json(value: Any) -> str:
     return replace_surrogates(json.dumps(replace_nonfinite(value), default=str, ensure_ascii=False))
 
 
-def _decode_json(column: list[Any], type_: str) -> list[Any]:
-    if type_ != "JSON":
-        return column
-    return [None if value is None else json.loads(value) for value in column]
+def _compact(values: tuple[Any, ...], type_: str) -> Sequence[Any]:
+    """*values* in little memory, as the tables of thousands of records are kept; JSON is decoded."""
+    if type_ == "JSON":
+        return [None if value is None else json.loads(value) for value in values]
+    if type_ == "VARCHAR":
+        # most are one of a few words
+        return [None if value is None else sys.intern(value) for value in values]
+    if type_ in _ARRAY_CODES and None not in values:
+        return array(_ARRAY_CODES[type_], values)
+    return values

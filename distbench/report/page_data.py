@@ -17,7 +17,7 @@ from distbench.analysis.choice import (
 )
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
-from distbench.analysis.step_limits import StepLimit, step_limit
+from distbench.analysis.step_limits import StepLimit
 from distbench.analysis.wording.recommendation import recommend
 from distbench.core.text import shorten
 from distbench.core.units import format_bytes
@@ -58,7 +58,7 @@ def picker_data(run: RunAnalysis) -> dict[str, Any]:
 def pick_limit(run: RunAnalysis) -> StepLimit | None:
     """Limit of the step of the recommended case; None if there is no such case, or its limit is unknown."""
     pick = run.selection.pick
-    found = [step_limit(row) for row in run.cases if pick and row.case.id == pick.id]
+    found = (limit for row, limit in run.step_limits if pick and row.case.id == pick.id)
     return next((limit for limit in found if isinstance(limit, StepLimit)), None)
 
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from distbench.analysis.candidates import pareto_front
 from distbench.analysis.choice import Candidate
 from distbench.analysis.run import RunAnalysis
@@ -178,7 +180,7 @@ def _front_points(front: Sequence[Candidate], memory: LinearAxis, speed: LinearA
 
 def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
     """Add labels to the *marks* that have space for one, the first ones first."""
-    taken: list[Box] = [(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]
+    taken = np.array([(mark.x - 6, mark.y - 6, mark.x + 6, mark.y + 6) for mark in marks]).reshape(-1, 4)
     labelled = []
     for place, mark in enumerate(marks):
         free = (
@@ -186,7 +188,7 @@ def _with_labels(marks: Sequence[ScatterMark]) -> list[ScatterMark]:
         )
         if free:
             label, box = free[0]
-            taken.append(box)
+            taken = np.vstack([taken, box])
             mark = ScatterMark(**{**vars(mark), "label": label})
         labelled.append(mark)
     return labelled
@@ -211,6 +213,6 @@ def _label_boxes(mark: ScatterMark) -> list[tuple[MarkLabel, Box]]:
     ]
 
 
-def _is_free(box: Box, taken: Sequence[Box]) -> bool:
+def _is_free(box: Box, taken: np.ndarray) -> bool:
     inside = box[0] >= _LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - _BOTTOM
     return inside and not overlaps(box, taken)

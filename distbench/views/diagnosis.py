@@ -6,7 +6,7 @@ from typing import Any
 
 from distbench.analysis.gradient_range import gradient_range_sentences
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.step_limits import StepLimit, step_limits
+from distbench.analysis.step_limits import StepLimit
 from distbench.core.text import one_line
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
@@ -32,7 +32,7 @@ class DiagnosisView(View):
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        found = step_limits(run.cases)
+        found = run.step_limits
         names = run.short_names([row for row, _ in found])
         rows = [
             TableRow({**case_cells(row.case, names[row.case.id]), **_cells(limit)}) for row, limit in found

@@ -74,7 +74,7 @@ class TimelineView(View):
     )
 
     def charts(self, run: RunAnalysis) -> Iterator[Chart]:
-        shown = figures.ChartSelection.fastest(run, lambda row: rank_steps(row.representative_trial) or None)
+        shown = figures.ChartSelection.fastest(run, lambda row: _steps(row) or None)
         if not shown.items:
             return
         cases = [TimelineCase(row.case.id, name, steps) for row, name, steps in shown.items]
@@ -135,8 +135,12 @@ def _measured(row: CaseSummary, step: RankStep, column: str, pieces: Sequence[fl
     return math.fsum(pieces) if seconds is None else seconds
 
 
+def _steps(row: CaseSummary) -> list[RankStep]:
+    return rank_steps(row.representative_trial) if row.representative_trial else []
+
+
 def _shown(run: RunAnalysis) -> list[ShownCase]:
-    found = [(row, steps) for row in run.cases if (steps := rank_steps(row.representative_trial))]
+    found = [(row, steps) for row in run.cases if (steps := _steps(row))]
     names = run.short_names([row for row, _ in found])
     return [(row, names[row.case.id], steps) for row, steps in found]
 

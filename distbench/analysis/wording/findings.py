@@ -22,7 +22,7 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPA
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries
-from distbench.analysis.step_limits import StepLimit, step_limits
+from distbench.analysis.step_limits import StepLimit
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.analysis.wording.conditions import condition_sentences
 from distbench.core.grouping import group_by
@@ -89,7 +89,7 @@ def key_findings(run: RunAnalysis) -> list[str]:
 
 def _step_limits(run: RunAnalysis) -> Iterator[str]:
     """Limits of the steps of the cases: a sentence for each diagnosis, without those of noise."""
-    known = [(row, found) for row, found in step_limits(run.cases) if isinstance(found, StepLimit)]
+    known = [(row, found) for row, found in run.step_limits if isinstance(found, StepLimit)]
     names = run.short_names([row for row, _ in known])
     for word, same in group_by(known, lambda pair: pair[1].word).items():
         shares = [found.share for _, found in same if found.share is not None]

@@ -11,7 +11,9 @@ import duckdb
 import pytest
 
 from distbench.core.errors import InfrastructureError, RecordError, UsageError
-from distbench.record import FORMAT_VERSION, Status
+from distbench.record import FORMAT_VERSION, Status, parquet
+from distbench.record.batch_reads import BatchReader, BatchReaders
+from distbench.record.record_reader import read_record
 from distbench.record.run_folder import Run, write_json
 from distbench.system.files import slug
 from support.records import case, failed, info, measured, stored_run
@@ -233,3 +235,23 @@ def test_samples_of_trials_read_together_are_those_that_each_had(run):
     for round_, samples in enumerate(of_trials):
         run.write_record(replace(measured(case(), round_=round_), samples=samples))
     assert [{**record.samples} for record in run.records()] == of_trials
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_the_file_of_a_table_is_read_once_however_often_its_rows_are_asked_for(run, count):
+    read = []
+
+    def tables(files, how, most):
+        read.extend(files)
+        return parquet.read_tables(files, how[1], most)
+
+    for round_ in range(count):
+        rows = [{**row, "bytes": round_} for row in ROWS]
+        run.write_record(replace(measured(case()), round=round_, tables={"ops": rows}))
+    readers = BatchReaders(tables=BatchReader(tables))
+    records = [read_record(folder / "record.json", readers).record for folder in run.recorded_trials()]
+    for _ in range(2):
+        assert [record.tables["ops"][1]["bytes"] for record in records] == [each.round for each in records]
+        assert [{**record.tables["ops"][0], "bytes": 8} for record in records] == [ROWS[0]] * count
+    assert sorted(read) == sorted(run.folder.glob("trials/*/*/ops.parquet"))
+    assert len(read) == count
