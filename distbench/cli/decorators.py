@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import ParamSpec
 
 from distbench.cli.output import notes_before_output
@@ -23,27 +21,16 @@ def reads_runs(command: Callable[P, int]) -> Callable[P, int]:
     @functools.wraps(command)
     def reading(*given: P.args, **named: P.kwargs) -> int:
         from distbench.record.record_reader import retry_eagerly, untrusted_records
+        from distbench.system.garbage_collection import paused_collection
 
         def attempt() -> int:
             with notes_before_output():
                 return command(*given, **named)
 
-        with untrusted_records("the records"), _without_collection():
+        with untrusted_records("the records"), paused_collection():
             return retry_eagerly(attempt)
 
     return reading
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Run no garbage collection in the body: records have no cycles, and those of a run are many objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def ignores_time_warnings(command: Callable[P, int]) -> Callable[P, int]:

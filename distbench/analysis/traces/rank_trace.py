@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import bisect
 import functools
-import gc
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from distbench.analysis.traces.work import Work, find_work
 from distbench.core.errors import UsageError
 from distbench.core.grouping import group_pairs
 from distbench.core.units import format_count, join_words
+from distbench.system.garbage_collection import paused_collection
 from distbench.traces.chrome_file import TraceFile, TraceFileError, read_file
 from distbench.traces.intervals import intersection, length, union
 from distbench.traces.trace import Trace, read_trace
@@ -158,7 +157,7 @@ def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
     ranks: dict[int, RankTrace] = {}
     notes = []
     for place, path in enumerate(paths):
-        with _no_garbage_collection():
+        with paused_collection():
             file = read_file(path)
             number, said = _rank_of(file, place if rank is None else rank, is_given=rank is not None)
             if number in ranks:
@@ -170,18 +169,6 @@ def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
     job = JobTrace([ranks[number] for number in sorted(ranks)], notes)
     job.notes += [*_job_notes(job.ranks), *_rank_notes(job.ranks)]
     return job
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the search for cycles: events have none, and it takes a third of the time for millions."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _rank_of(file: TraceFile, fallback: int, *, is_given: bool) -> tuple[int, str]:
