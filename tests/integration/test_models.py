@@ -22,7 +22,7 @@ from support.model_families import FAMILIES, GROUPED, PUBLISHED, SMALL
 from support.runs import MODELS, QUICK, Finished, run_in
 
 MACHINE = Machine(
-    "cpu", 2, {"torch": "1", "deepspeed": "1", "transformers": "5"}, has_libaio=False, has_compiler=True
+    "cpu", 2, {"torch": "9", "deepspeed": "9", "transformers": "5"}, has_libaio=False, has_compiler=True
 )
 LLAMA = {"model_type": "llama", "config": GROUPED, "seq_len": 32}
 

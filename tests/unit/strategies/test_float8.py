@@ -71,7 +71,7 @@ def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan):
     on_a_cpu = problem(device="cpu", compute_capability=None)
     assert on_a_cpu.startswith("float8 needs NVIDIA GPUs of compute capability 8.9")
     assert on_a_cpu.endswith("precision.float8_emulated: true and measure.trials: 0")
-    assert problem(packages={"torch": "1"}).startswith(
+    assert problem(packages={"torch": "9"}).startswith(
         "precision.float8 = tensorwise: torchao is not installed; install it in "
     )
     assert problem(length=12).endswith("16 tokens in a micro-batch; batch.micro_batch_size = 2 makes 24")
