@@ -112,7 +112,7 @@ def read_trace(events: Iterable[Any]) -> Trace:
     launches: dict[int, float] = {}
     on_device = []
     for event in every:
-        kind = event.activity_type()
+        kind = _activity(event)
         if kind == "cpu_op" and event.name().startswith(_NODE):
             trace.backward_nodes.append(replace(_host_event(event, origin), sequence=event.sequence_nr()))
         elif kind == "cpu_op" and event.name().startswith(LAYER_PREFIX):
@@ -132,6 +132,14 @@ def read_trace(events: Iterable[Any]) -> Trace:
     trace.backend_events.sort(key=lambda event: event.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
     return trace
+
+
+def _activity(event: Any) -> str:
+    """Kind of *event*, as kineto names it."""
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    # before torch 2.12 an event tells no more, which is all where only the host computes
+    return "user_annotation" if event.is_user_annotation() else "cpu_op"
 
 
 def _outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:

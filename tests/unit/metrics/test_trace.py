@@ -24,7 +24,7 @@ from distbench.metrics.profile.nodes import Transfer, busbw, link_values
 from distbench.metrics.profile.step_timeline import timeline_rows
 from distbench.metrics.profile.trace import read_trace, starting_in
 from distbench.metrics.steptime import drift
-from support.profiler_events import Events, cpu_step
+from support.profiler_events import Events, OlderKineto, cpu_step
 from support.records import case
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
@@ -63,6 +63,14 @@ def test_exposed_communication_is_what_no_computation_of_the_rank_hides():
         "other": 0,
         "idle": 9,
     }
+
+
+def test_a_host_without_a_device_is_read_alike_from_an_older_torch():
+    events = cpu_step()
+    older = Events([OlderKineto(**vars(each)) for each in events.found])
+    assert not hasattr(older.found[0], "activity_type")
+    assert parts_of(older) == parts_of(events)
+    assert parts_of(older)["exposed_comm"] == 15
 
 
 def test_updates_inside_of_the_backward_pass_are_the_optimizers():
