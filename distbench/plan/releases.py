@@ -12,6 +12,7 @@ from typing import Any
 from distbench.core.case import Case
 from distbench.core.machine import Machine, parse_release
 from distbench.strategies.base import Strategy
+from distbench.strategies.pp.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,18 @@ class TorchMinimum:
 
 
 TORCH_MINIMA = (
+    # before pp, so that no one gets a torch that is too old as well
+    *(
+        TorchMinimum(
+            "2.12",
+            "a rank of an older one sends its first message to itself, which gloo refuses",
+            strategy="pp",
+            options={"schedule": name},
+            instead="with torch 2.10 or 2.11 use another schedule",
+        )
+        for name, rules in SCHEDULES.items()
+        if rules.is_v_shaped
+    ),
     TorchMinimum(
         "2.10",
         "older schedules always return outputs, and with gloo their first message fails",

@@ -41,6 +41,18 @@ def test_what_an_older_torch_lacks_is_unsupported_with_the_release_that_has_it(
     assert problem("2.10.0a0+git1") == problem("2.13.0") == problem("3.0") == ""
 
 
+@pytest.mark.parametrize("schedule", ["ZBVZeroBubble", "DualPipeV"])
+def test_ranks_with_both_ends_of_a_pipeline_need_a_later_torch_than_other_pipelines(schedule, tmp_path):
+    def problem(torch: str) -> str:
+        machine = dataclasses.replace(OLDEST, packages={"torch": torch})
+        suite = {"workload": DECODER, "batch": "{global_batch_size: 8}"}
+        return planned(tmp_path, f"pp: {{schedule: {schedule}}}", 2, machine=machine, **suite).problem or ""
+
+    for version in ("2.9.1", "2.11.0"):
+        assert problem(version).startswith(f"schedule: {schedule} needs torch 2.12 or newer, but {version}")
+    assert problem("2.12.0") == ""
+
+
 @pytest.mark.parametrize(
     "strategy",
     ["ddp: {}", "fsdp: {}", "fsdp: {version: 1}", "tp: {}", "cp: {}", "zero: {stage: 1, mesh: {pp: 2}}"],
