@@ -17,7 +17,7 @@ from distbench.strategies.base import RankContext
 from distbench.suite import Overrides, load_suite
 from support.emulation import CLASSIFIER, DECODER, emulated, laboratory
 from support.records import case
-from support.releases import needs_torch
+from support.releases import needs_release
 from support.suites import SuiteText, write_suite
 from support.theory_checks import assert_same_training
 
@@ -143,7 +143,7 @@ def trained(folder: Path, case: Case) -> tuple[list[float], RankContext, dict[st
 
 
 @pytest.mark.train
-@needs_torch("2.10")
+@needs_release("torch", "2.10")
 def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path):
     from distbench.core.errors import Mismatch, UnsupportedCase
     from distbench.worker.checks import check_effective
