@@ -27,3 +27,20 @@ lock pyproject.toml --extra train --extra test --extra ray --extra spark --extra
 known=$(sed -nE 's/^([a-z0-9-]+)==[^;]*$/--no-emit-package \1/p' requirements/light.txt)
 # shellcheck disable=SC2086
 lock pyproject.toml --extra docs $known --output-file requirements/docs.txt
+
+# the lowest versions that pyproject.toml allows, without float8, which needs a later torch than the lowest; the
+# tools of tests are those of the others
+lowest=$(mktemp -d -p /tmp)
+trap 'rm -r "$lowest"' EXIT
+extras=(--extra train --extra huggingface --extra optimizers --extra trackers --extra bucket --extra ray)
+oldest() {
+    uv pip compile --quiet --universal --python-version 3.11 --excludes - pyproject.toml "${extras[@]}" "$@" \
+        <<< $'torch\nhttpx2-jsfetch'
+}
+oldest --resolution lowest-direct --no-annotate --no-header --output-file "$lowest/direct.txt"
+known=$(sed -nE 's/^([a-z0-9-]+)==.*/\1/p' "$lowest/direct.txt" | sed 's/-/[-_.]/g' | paste -sd '|')
+grep -viE "^($known|torch)==" constraints.txt > "$lowest/others.txt"
+oldest --extra test --constraint "$lowest/direct.txt" --constraint "$lowest/others.txt" --generate-hashes \
+    --custom-compile-command requirements/update.sh --output-file requirements/oldest.txt
+# files that no longer exist
+sed -i '\| -c /tmp/|d' requirements/oldest.txt

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,11 @@ def package_folder(package: str) -> str:
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return next(iter(places or ()), "")
+
+
+def parse_release(version: str) -> tuple[int, ...]:
+    """First three numbers of *version*: (0, 19, 8) for ``0.19.8+cpu``."""
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from distbench import optimizers
 from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine
 from distbench.core.units import format_bytes
+from distbench.plan.releases import torch_problem
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint
 from distbench.workloads.base import Workload
@@ -16,9 +17,13 @@ _AMPERE, _ADA = 8.0, 8.9
 
 def missing_requirement(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
     """Reason why *machine* can't run *case*; None if it can."""
+    used = [*workload.packages, *optimizers.entry_of(case.optimizer).packages]
+    float8 = [] if case.precision.float8 == "none" else ["torchao"]
     return (
-        _missing_package(strategy.packages, machine, install_hint("train"))
-        or _missing_package([*workload.packages, *optimizers.entry_of(case.optimizer).packages], machine)
+        # first, as no package helps that this torch can't use
+        torch_problem(case, strategy, [*used, *float8], machine)
+        or _missing_package(strategy.packages, machine, install_hint("train"))
+        or _missing_package(used, machine)
         or workload.device_problem(case.device)
         or _compile_problem(case, machine)
         or _dtype_problem(case, machine)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.core.case import Case
-from distbench.core.machine import Machine
+from distbench.core.machine import Machine, parse_release
 from distbench.strategies._deepspeed.releases import (
     FIRST_WITHOUT_ONEBIT,
     LAST_WITH_ONEBIT,
     REMOVAL_ISSUE,
-    parse_release,
 )
 from distbench.strategies.base import RankContext, Strategy, UnsupportedCase
 from distbench.strategies.engine import Engine

@@ -8,7 +8,7 @@ from distbench import plan
 from distbench.core.machine import Machine
 from distbench.suite import load_suite
 
-MACHINE = Machine("cpu", 8, {"torch": "1", "torchao": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 8, {"torch": "9", "torchao": "1"}, has_libaio=False, has_compiler=True)
 
 
 def planned(

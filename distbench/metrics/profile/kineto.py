@@ -21,7 +21,7 @@ def read_kineto(events: Iterable[Any]) -> Trace:
 
 def _profiler_events(events: Iterable[Any], origin: int) -> Iterator[ProfilerEvent]:
     for event in events:
-        kind, name = event.activity_type(), event.name()
+        kind, name = _activity(event), event.name()
         begin = (event.start_ns() - origin) / 1e9
         end = begin + event.duration_ns() / 1e9
         if kind in ("cpu_op", "user_annotation"):
@@ -39,3 +39,11 @@ def _profiler_events(events: Iterable[Any], origin: int) -> Iterator[ProfilerEve
             yield ProfilerEvent(
                 name, event.device_resource_id(), begin, end, kind=kind, correlation=correlation
             )
+
+
+def _activity(event: Any) -> str:
+    """Kind of *event*, as kineto names it."""
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    # before torch 2.12 an event tells no more, which is all where only the host computes
+    return "user_annotation" if event.is_user_annotation() else "cpu_op"

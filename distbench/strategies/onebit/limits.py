@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distbench.core.case import Case, PrecisionConfig
-from distbench.core.machine import Machine
+from distbench.core.machine import Machine, parse_release
 from distbench.strategies._deepspeed.releases import (
     FIRST_WITHOUT_ONEBIT,
     LAST_WITH_ONEBIT,
     REMOVAL_ISSUE,
-    parse_release,
 )
 from distbench.strategies.requirements import unused_option_problem
 from distbench.system.machine import CUPY_DISTRIBUTIONS

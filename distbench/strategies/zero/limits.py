@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distbench.core.case import Case
-from distbench.core.machine import Machine
+from distbench.core.machine import Machine, parse_release
 from distbench.optimizers import TensorLayout
 from distbench.strategies._deepspeed import ops
 from distbench.strategies._deepspeed.releases import (
     FIRST_WITHOUT_ONEBIT,
     LAST_WITH_ONEBIT,
     REMOVAL_ISSUE,
-    parse_release,
 )
 from distbench.strategies.requirements import optimizer_problem, unused_option_problem
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES

@@ -21,7 +21,7 @@ from distbench.core.machine import Machine
 from distbench.ipc.launch_spec import LaunchSpec
 from support.records import case
 
-LAPTOP = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+LAPTOP = Machine("cpu", 2, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 
 
 def plugins(kind: str) -> list[object]:

@@ -16,7 +16,7 @@ from distbench.ipc.messages import Message
 from distbench.suite.suite import parse_suite_text
 from support.suite_sections import Part
 
-MACHINE = Machine("cpu", 4, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 4, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 SUITE = """\
 name: one
 workload: {transformer: {preset: tiny, seq_len: 64}}

@@ -45,7 +45,7 @@ from support.suites import SuiteText
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
 LAPTOP = Machine(
-    "cpu", 2, {"torch": "1", "deepspeed": "1", "safetensors": "1"}, has_libaio=False, has_compiler=True
+    "cpu", 2, {"torch": "9", "deepspeed": "9", "safetensors": "1"}, has_libaio=False, has_compiler=True
 )
 
 

@@ -23,7 +23,7 @@ from support.suites import SuiteText
 
 ALL = {"offload_optimizer": "nvme", "offload_parameters": "nvme", "nvme_path": "/fast disk/{a}[1]"}
 DISK_CASE = case("zero", 2, strategy=PluginChoice("zero", ALL))
-MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=True, has_compiler=True)
+MACHINE = Machine("cpu", 2, {"torch": "9", "deepspeed": "9"}, has_libaio=True, has_compiler=True)
 
 
 def test_what_a_disk_gives_is_measured_in_whole_passes_and_leaves_no_file(tmp_path):

@@ -25,7 +25,7 @@ from distbench.metrics.profile.step_timeline import timeline_rows
 from distbench.metrics.steptime import drift
 from distbench.traces.intervals import difference, intersection, length, union
 from distbench.traces.trace import starting_in
-from support.profiler_events import Events, cpu_step
+from support.profiler_events import Events, OlderKineto, cpu_step
 from support.records import case
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
@@ -64,6 +64,14 @@ def test_exposed_communication_is_what_no_computation_of_the_rank_hides():
         "other": 0,
         "idle": 9,
     }
+
+
+def test_a_host_without_a_device_is_read_alike_from_an_older_torch():
+    events = cpu_step()
+    older = Events([OlderKineto(**vars(each)) for each in events.found])
+    assert not hasattr(older.found[0], "activity_type")
+    assert parts_of(older) == parts_of(events)
+    assert parts_of(older)["exposed_comm"] == 15
 
 
 def test_updates_inside_of_the_backward_pass_are_the_optimizers():

@@ -19,7 +19,7 @@ from support.records import case
 from support.runs import Finished
 from support.suites import SuiteText, write_suite
 
-ALL_PACKAGES = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "1")
+ALL_PACKAGES = dict.fromkeys(("torch", "deepspeed", "pytorch-optimizer", "torchao"), "9")
 CPU = Machine(device="cpu", devices=2, packages=ALL_PACKAGES, has_libaio=False, has_compiler=True)
 PLAN = """
 workload: transformer
@@ -102,7 +102,7 @@ def test_an_optimizer_reads_just_the_keys_by_which_it_changes(name):
 
 @pytest.mark.parametrize(("name", "package"), [("lion", "pytorch-optimizer"), ("adamw8bit", "torchao")])
 def test_one_whose_package_is_missing_says_how_to_get_it(planned, name, package):
-    bare = dataclasses.replace(CPU, packages={"torch": "1", "deepspeed": "1"})
+    bare = dataclasses.replace(CPU, packages={"torch": "9", "deepspeed": "9"})
     problems = {item.problem for item in planned(f"{{name: {name}}}", bare).cases}
     assert problems == {f"{package} is not installed; install it with: pip install {package}"}
 

@@ -21,7 +21,7 @@ from support.records import info, measured
 from support.suites import SuiteText, write_suite
 from support.theory_checks import assert_same_training
 
-MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 8, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 MODEL = SuiteText(
     "{transformer: {dim: 64, depth: 2, heads: 4, kv_heads: 4, ffn_dim: 128, vocab_size: 256, seq_len: 32}}"
 )

@@ -23,7 +23,7 @@ from distbench.system.visible_gpus import find_visible_gpus
 from distbench.workloads.transformer import PRESETS
 from support.suites import SuiteText, write_suite
 
-ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "1")
+ALL = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "numpy", "safetensors"), "9")
 CPU = Machine(device="cpu", devices=2, packages=ALL, has_libaio=False, has_compiler=True)
 GPUS = Machine(device="cuda", devices=8, packages=ALL, has_libaio=True, has_compiler=True)
 

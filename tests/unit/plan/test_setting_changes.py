@@ -13,7 +13,7 @@ from distbench.plan.setting_changes import ChangeTrials, SettingChange, suite_of
 from distbench.suite import load_suite, parse_suite_text
 
 SUITES = sorted((Path(__file__).parents[3] / "suites").glob("*.yaml"))
-MACHINE = Machine("cpu", 8, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 8, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 SUITE = """
 workload: {transformer: {seq_len: 16}}
 data: synthetic

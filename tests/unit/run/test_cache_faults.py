@@ -25,7 +25,7 @@ from support.runs import PLUGINS, QUICK
 from support.suites import write_suite
 
 SUITE = "workload: {mlp: {}}\nbatch: {global_batch_size: 8}\nworld_sizes: [2]\n"
-MACHINE = Machine("cpu", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 2, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 
 
 class Preparation:

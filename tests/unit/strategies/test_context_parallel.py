@@ -17,6 +17,7 @@ from distbench.strategies.cp import ContextParallel
 from distbench.strategies.description import ExpectedCollective
 from support import planned_suites
 from support.records import case
+from support.releases import needs_release
 from support.suites import SuiteText
 from support.theory_checks import against_theory, assert_same_training
 
@@ -103,6 +104,7 @@ def test_a_ring_in_fp32_on_gpus_wants_chunks_that_its_kernel_does_not_pad(seq_le
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 @pytest.mark.parametrize(("positions", "is_merged"), [(16, False), (64, True)])
 def test_what_that_kernel_pads_is_what_torchs_ring_does_not_merge(positions, is_merged):
     import torch
@@ -223,6 +225,7 @@ launcher: {{kept: {{oversubscribe: true}}}}
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 def test_mistakes_of_rows_that_are_cut_are_found(run_suite):
     bugs = ("local-positions", "mean-of-means")
     done = run_suite(f"""{CHECK_SUITE}

@@ -24,7 +24,7 @@ from support.suites import SuiteText, write_suite
 from support.theory_checks import assert_by_theory, assert_same_training, bytes_by_operation, measured_trials
 
 MACHINE = Machine(
-    "cpu", 8, {"torch": "1", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True
+    "cpu", 8, {"torch": "9", "deepspeed": "0.19.8", "torchao": "1"}, has_libaio=False, has_compiler=True
 )
 SIZES = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 64, "vocab_size": 256, "seq_len": 8}
 OPTIONS = {**SIZES, "tied": False}

@@ -17,6 +17,7 @@ from distbench.strategies.base import RankContext
 from distbench.suite import Overrides, load_suite
 from support.emulation import CLASSIFIER, DECODER, emulated, laboratory
 from support.records import case
+from support.releases import needs_release
 from support.suites import SuiteText, write_suite
 from support.theory_checks import assert_same_training
 
@@ -71,7 +72,7 @@ def test_what_can_not_multiply_in_float8_is_unsupported_with_what_to_do(plan):
     on_a_cpu = problem(device="cpu", compute_capability=None)
     assert on_a_cpu.startswith("float8 needs NVIDIA GPUs of compute capability 8.9")
     assert on_a_cpu.endswith("precision.float8_emulated: true and measure.trials: 0")
-    assert problem(packages={"torch": "1"}).startswith(
+    assert problem(packages={"torch": "9"}).startswith(
         "precision.float8 = tensorwise: torchao is not installed; install it in "
     )
     assert problem(length=12).endswith("16 tokens in a micro-batch; batch.micro_batch_size = 2 makes 24")
@@ -142,6 +143,7 @@ def trained(folder: Path, case: Case) -> tuple[list[float], RankContext, dict[st
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 def test_linear_layers_inside_the_blocks_multiply_in_float8_and_are_read_back(tmp_path):
     from distbench.core.errors import Mismatch, UnsupportedCase
     from distbench.worker.checks import check_effective

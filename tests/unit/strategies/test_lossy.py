@@ -30,7 +30,7 @@ from support.runs import PLUGINS
 from support.suites import write_suite
 from support.theory_checks import bytes_by_operation
 
-MACHINE = Machine("cpu", 8, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 8, {"torch": "9"}, has_libaio=False, has_compiler=True)
 
 
 def lossy(**options: Any) -> Case:

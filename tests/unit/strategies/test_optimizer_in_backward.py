@@ -19,7 +19,7 @@ from support.records import case
 from support.runs import Finished
 from support.theory_checks import assert_same_training, bytes_by_operation
 
-MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 2, {"torch": "9"}, has_libaio=False, has_compiler=True)
 FSDP = FullyShardedDataParallel(optimizer_in_backward=True)
 SINGLE = Single(optimizer_in_backward=True)
 TINY = {"dim": 64, "depth": 2, "heads": 4, "kv_heads": 4, "ffn_dim": 128, "vocab_size": 256, "seq_len": 16}

@@ -20,6 +20,7 @@ from distbench.suite import Overrides, load_suite
 from distbench.workloads.stages import PipelineStages
 from support import planned_suites
 from support.records import case
+from support.releases import needs_release
 from support.suites import SuiteText
 from support.theory_checks import against_theory, assert_same_training, bytes_by_operation
 
@@ -378,6 +379,7 @@ world_sizes: [2]
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 def test_mistakes_of_a_pipeline_are_found(run_suite):
     bugs = ("unscaled", "scaled-by-torch", "untied", "local-clipping")
     done = run_suite(f"""{CHECK_SUITE}
@@ -390,6 +392,7 @@ strategies: [{{planted_pp: {{bug: [none, {", ".join(bugs)}]}}}}]
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 def test_layers_that_take_longer_are_fewer_in_a_stage_that_is_cut_by_time(run_suite):
     done = run_suite("""
 workload: {drowsy: {depth: 4, seconds: 0.0002, slower: 100}}
@@ -456,6 +459,7 @@ check: {{steps: 3, perturbed: 4, fp32: false, fp64: false}}
 
 
 @pytest.mark.train
+@needs_release("torch", "2.10")
 def test_a_pipeline_of_shards_is_the_same_training(run_suite):
     # one optimizer and few steps: the grid has both
     short = MESHES.replace("steps: 3", "steps: 2").replace(

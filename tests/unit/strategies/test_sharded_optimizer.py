@@ -12,7 +12,7 @@ from distbench.strategies.ddp import DistributedDataParallel
 from support.records import case
 from support.theory_checks import assert_same_training, bytes_by_operation
 
-MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 2, {"torch": "9"}, has_libaio=False, has_compiler=True)
 SHARDED = DistributedDataParallel(sharded_optimizer=True)
 
 

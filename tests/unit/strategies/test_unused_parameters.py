@@ -12,7 +12,7 @@ from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from support.records import case
 
-MACHINE = Machine("cpu", 2, {"torch": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cpu", 2, {"torch": "9"}, has_libaio=False, has_compiler=True)
 FINDING = DistributedDataParallel(find_unused_parameters=True)
 UNUSED = """
 workload: {user: {model: "odd:Unused", length: 32}}

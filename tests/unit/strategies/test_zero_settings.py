@@ -12,7 +12,7 @@ from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, ModelSizes, con
 from distbench.workloads.transformer import PRESETS
 from support.records import case
 
-MACHINE = Machine("cuda", 2, {"torch": "1", "deepspeed": "1"}, has_libaio=False, has_compiler=True)
+MACHINE = Machine("cuda", 2, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 GPT2 = ModelSizes(total=124_000_000, largest_layer=7_000_000, largest_parameter=38_000_000)
 LLAMA_1B = ModelSizes(total=1_236_000_000, largest_layer=61_000_000, largest_parameter=263_000_000)
 

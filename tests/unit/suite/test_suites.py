@@ -16,7 +16,7 @@ from distbench.strategies.engine import MEMORY_KINDS
 from distbench.suite import Suite, load_suite
 
 SUITES = sorted((Path(__file__).parents[3] / "suites").glob("*.yaml"))
-PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "1")
+PACKAGES = dict.fromkeys(("torch", "deepspeed", "transformers", "scikit-learn", "safetensors"), "9")
 CPUS = Machine("cpu", 2, PACKAGES, has_libaio=False, has_compiler=True)
 # what reads the digits has to be installed for that suite to load
 SHIPPED = [
