@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from distbench.analysis.traces.breakdown import Piece, PieceKind, seconds_where
 from distbench.analysis.traces.collectives import TraceCollective
 from distbench.analysis.traces.differences import CauseChange, cause_changes
 from distbench.analysis.traces.idle_causes import IDLE_CAUSE_DOCS, IdleCause
-from distbench.analysis.traces.matmuls import matmul_times
 from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
-from distbench.analysis.traces.work import Work
 from distbench.core.grouping import group_by
-from distbench.core.text import shorten
 from distbench.core.units import format_gb_per_s, format_number, format_percent
 from distbench.metrics.communication.traffic import bus_factor
-from distbench.metrics.utilisation.peaks import published_peak
+from distbench.report.trace_fields import (
+    MOST_ROWS,
+    RANK,
+    SHARE,
+    format_ms,
+    left_out_note,
+    name_field,
+    seconds_field,
+)
+from distbench.report.trace_work_tables import kernels_table, matmuls_table, modules_table, operators_table
 from distbench.tables.table import Field, Table, TableCell, TableRow
-
-MOST_ROWS = 40
-_NAME_LENGTH = 60
-_TERA = 1e12
-_RANK = Field("rank", "rank", "Global rank.", type="bigint", format=str)
-_SHARE = Field("share", "share", "Part of the step, from 0 to 1.", format=format_percent)
-
-
-def _ms(seconds: float) -> str:
-    return format_number(seconds * 1e3)
-
-
-def _seconds(name: str, heading: str, doc: str) -> Field:
-    return Field(name, heading, doc, "s", "lower", format=_ms)
-
-
-def _name(name: str, heading: str, doc: str) -> Field:
-    """Field of names in C++, which may be longer than a line."""
-    return Field(name, heading, doc, type="varchar", format=lambda text: shorten(text, _NAME_LENGTH))
 
 
 def steps_table(job: JobTrace) -> Table:
@@ -76,10 +63,10 @@ def steps_table(job: JobTrace) -> Table:
         for step, pieces in zip(rank.steps, rank.pieces, strict=True)
     ]
     fields = (
-        _RANK,
+        RANK,
         Field("step", "step", "Name of the step in the trace.", type="varchar"),
-        _seconds("seconds", "ms", "Length of the step on the device."),
-        *(_seconds(name, heading and f"{heading} ms", doc) for name, heading, doc, _ in parts),
+        seconds_field("seconds", "ms", "Length of the step on the device."),
+        *(seconds_field(name, heading and f"{heading} ms", doc) for name, heading, doc, _ in parts),
     )
     marks = sorted({rank.step_marks for rank in job.ranks})
     caption = (
@@ -103,12 +90,12 @@ def losses_table(job: JobTrace) -> Table:
         Field("kind", "loss", "Kind of loss.", type="varchar"),
         Field("name", "cause", "Its cause.", type="varchar"),
         Field("following", "before", "Of idle time: operators before which most of it lies.", type="varchar"),
-        _seconds(
+        seconds_field(
             "seconds", "ms", "Time in a step, mean over steps and ranks: the most that mending it saves."
         ),
-        _SHARE,
+        SHARE,
         Field("rank", "most on", "Rank that loses most by it.", type="bigint", format="rank {}".format),
-        _seconds("rank_seconds", "its ms", "Time in a step of that rank."),
+        seconds_field("rank_seconds", "its ms", "Time in a step of that rank."),
         Field("advice", "", "How to mend it.", type="varchar"),
     )
     rows = []
@@ -128,11 +115,11 @@ def collectives_table(job: JobTrace) -> Table:
         Field("group", "group", "Global ranks of the group, or its name in the trace.", type="varchar"),
         Field("dtype", "dtype", "Dtype of the elements.", type="varchar"),
         Field("bytes", "bytes", "Bytes of the full array, as nccl-tests counts.", "B"),
-        _RANK,
+        RANK,
         Field("calls", "calls", "Calls in the trace.", type="bigint"),
-        _seconds("seconds", "ms", "Time in a call, mean; with waiting for other ranks."),
-        _seconds("transfer_s", "transfer ms", "Shortest time of any rank in the call, mean."),
-        _seconds("wait_s", "wait ms", "Rest of the time: waiting for the last rank, mean."),
+        seconds_field("seconds", "ms", "Time in a call, mean; with waiting for other ranks."),
+        seconds_field("transfer_s", "transfer ms", "Shortest time of any rank in the call, mean."),
+        seconds_field("wait_s", "wait ms", "Rest of the time: waiting for the last rank, mean."),
         Field("algbw", "", "Bytes over transfer_s.", "B/s", "higher"),
         Field(
             "busbw",
@@ -156,7 +143,7 @@ def collectives_table(job: JobTrace) -> Table:
         "ms: mean time of a call. transfer: the shortest time of any rank in it; without traces of other "
         "ranks it is not known, and no bandwidth either."
     )
-    return Table("Collectives", caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
+    return Table("Collectives", caption, fields, tuple(rows[:MOST_ROWS]), left_out_note(len(rows)))
 
 
 def _collective_cells(calls: Sequence[TraceCollective]) -> dict[str, TableCell | str | float | None]:
@@ -182,119 +169,14 @@ def _collective_cells(calls: Sequence[TraceCollective]) -> dict[str, TableCell |
     }
 
 
-def operators_table(job: JobTrace) -> Table:
-    """Operators by their time on the device."""
-    return _work_table(
-        job, "Operators", "operator", "Operation of the host that launched the kernels.", lambda w: w.operator
-    )
-
-
-def kernels_table(job: JobTrace) -> Table:
-    """Kernels by their time."""
-    return _work_table(job, "Kernels", "kernel", "Name of the kernel.", lambda work: work.event.name)
-
-
-def modules_table(job: JobTrace) -> Table:
-    """Modules by the time of what they launch."""
-    return _work_table(
-        job, "Modules", "module", "Module whose forward or backward pass launched it.", lambda w: w.module
-    )
-
-
-def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Callable[[Work], str]) -> Table:
-    """Table of all computation by a name that *name_of* gives; an empty name is left out."""
-    fields = (
-        _name(column, column, doc),
-        _RANK,
-        Field("calls", "calls", "Number in the trace.", type="bigint"),
-        _seconds("seconds", "ms", "Time in a step, each for itself; mean over the steps."),
-        _seconds("mean_s", "", "Time of one, mean."),
-        Field("share", "share", "Part of the time of all, from 0 to 1.", format=format_percent),
-    )
-    rows = [TableRow(cells) for rank in job.ranks for cells in _work_cells(rank, column, name_of)]
-    rows.sort(key=lambda row: -float(row.value("seconds") or 0))
-    caption = "ms: time in a step, where each counts in full even if several run at once."
-    return Table(title, caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
-
-
-def _work_cells(
-    rank: RankTrace, column: str, name_of: Callable[[Work], str]
-) -> Iterator[dict[str, str | float | None]]:
-    begin, end = rank.steps[0].interval[0], rank.steps[-1].interval[1]
-    inside = [w for w in rank.work if w.kind == "compute" and begin <= w.event.begin < end and name_of(w)]
-    whole = math.fsum(work.event.end - work.event.begin for work in inside)
-    for name, found in group_by(inside, name_of).items():
-        total = math.fsum(work.event.end - work.event.begin for work in found)
-        yield {
-            column: name,
-            "rank": rank.rank,
-            "calls": len(found),
-            "seconds": total / len(rank.steps),
-            "mean_s": total / len(found),
-            "share": total / whole if whole else None,
-        }
-
-
-def matmuls_table(job: JobTrace) -> Table:
-    """Matrix products by shape."""
-    fields = (
-        Field("shape", "m x n x k", "Rows, columns and inner dimension; batches in front.", type="varchar"),
-        *(Field(name, "", "Dimension of the product.", type="bigint") for name in ("batch", "m", "n", "k")),
-        Field("dtype", "dtype", "Dtype of the factors.", type="varchar"),
-        _RANK,
-        Field("calls", "calls", "Number in the trace.", type="bigint"),
-        _seconds("seconds", "ms", "Time of all calls in the trace."),
-        Field("flops_per_s", "TFLOP/s", "FLOPs over time.", "FLOP/s", "higher", format=_tera),
-        Field("intensity", "FLOP/B", "FLOPs per byte of factors and result.", format=format_number),
-        Field("peak_share", "of peak", "Part of the published peak of the device.", format=format_percent),
-    )
-    rows = [TableRow(cells) for rank in job.ranks for cells in _matmul_cells(rank)]
-    rows.sort(key=lambda row: -float(row.value("seconds") or 0))
-    caption = "Products whose shapes are in the trace. FLOP/B: FLOPs per byte, each matrix counted once."
-    return Table("Matrix products", caption, fields, tuple(rows[:MOST_ROWS]), _left_out(len(rows)))
-
-
-def _tera(number: float) -> str:
-    return format_number(number / _TERA)
-
-
-def _matmul_cells(rank: RankTrace) -> Iterator[dict[str, TableCell | str | float | None]]:
-    peak = published_peak(rank.device)
-    for times in matmul_times(rank.trace, rank.work):
-        shape = times.shape
-        batch = f"{shape.batch} x " if shape.batch > 1 else ""
-        share: TableCell | float = TableCell(
-            None, reason=f"no published peak of {rank.device or 'the device'}"
-        )
-        if shape.dtype == "fp32":
-            share = TableCell(None, reason="the trace does not say whether fp32 ran as TF32")
-        elif peak and shape.dtype in ("bf16", "fp16", "fp64"):
-            flops = peak.for_dtype(shape.dtype, tf32=False)
-            share = times.flops_per_second / flops if flops else share
-        yield {
-            "shape": f"{batch}{shape.m} x {shape.n} x {shape.k}",
-            "batch": shape.batch,
-            "m": shape.m,
-            "n": shape.n,
-            "k": shape.k,
-            "dtype": shape.dtype,
-            "rank": rank.rank,
-            "calls": times.calls,
-            "seconds": times.seconds,
-            "flops_per_s": times.flops_per_second,
-            "intensity": times.flops_per_byte,
-            "peak_share": share,
-        }
-
-
 def ranks_table(job: JobTrace) -> Table:
     """One row for each rank: its file, and how the host keeps the device busy."""
     fields = (
-        _RANK,
+        RANK,
         Field("file", "file", "Name of the file.", type="varchar"),
         Field("device", "device", "Name of the device.", type="varchar"),
         Field("steps", "steps", "Number of steps.", type="bigint"),
-        _seconds("step_s", "step ms", "Length of a step, mean."),
+        seconds_field("step_s", "step ms", "Length of a step, mean."),
         Field(
             "overlap",
             "comm hidden",
@@ -302,7 +184,7 @@ def ranks_table(job: JobTrace) -> Table:
             better="higher",
             format=format_percent,
         ),
-        _seconds("launch_delay_s", "launch ms", "Median time from the launch of a kernel to its begin."),
+        seconds_field("launch_delay_s", "launch ms", "Median time from the launch of a kernel to its begin."),
         Field(
             "queue_depth",
             "queue",
@@ -340,9 +222,9 @@ def changes_table(before: JobTrace, after: JobTrace) -> Table:
     changes = cause_changes(before.pieces, after.pieces)
     fields = (
         Field("kind", "part", "Part of the step.", type="varchar"),
-        _name("name", "cause", "Operator, collective, copy or cause of idle time."),
-        _seconds("before", "before ms", "Time in a step of the other trace."),
-        _seconds("after", "after ms", "Time in a step of this trace."),
+        name_field("name", "cause", "Operator, collective, copy or cause of idle time."),
+        seconds_field("before", "before ms", "Time in a step of the other trace."),
+        seconds_field("after", "after ms", "Time in a step of this trace."),
         Field("change", "change ms", "Difference.", "s", "lower", format=_signed_ms),
     )
     rest = changes[MOST_ROWS:]
@@ -363,11 +245,7 @@ def _sum_of_changes(kind: str, name: str, changes: Sequence[CauseChange]) -> Cau
 
 
 def _signed_ms(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else ''}{_ms(seconds)}"
-
-
-def _left_out(rows: int) -> tuple[str, ...]:
-    return (f"{rows - MOST_ROWS} smaller rows are left out.",) if rows > MOST_ROWS else ()
+    return f"{'+' if seconds > 0 else ''}{format_ms(seconds)}"
 
 
 TABLES: dict[str, Callable[[JobTrace], Table]] = {

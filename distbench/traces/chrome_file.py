@@ -22,6 +22,8 @@ from distbench.core.errors import UsageError
 from distbench.traces.trace import DEVICE_KINDS, STEP_PREFIX, ProfilerEvent
 
 _MICRO = 1e-6
+_MOST_US = 1e16
+"""Farthest time: more than 300 years."""
 _OLD_KINDS = {
     "Operator": "cpu_op",
     "Runtime": "cuda_runtime",
@@ -55,22 +57,30 @@ class _File(msgspec.Struct):
     events: list[_Event] | None = msgspec.field(default=None, name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     devices: Any = msgspec.field(default=None, name="deviceProperties")
-    base_ns: int = msgspec.field(default=0, name="baseTimeNanoseconds")
+    base_ns: Any = msgspec.field(default=0, name="baseTimeNanoseconds")
 
 
-class _LaunchArguments(msgspec.Struct, gc=False):
-    correlation: int | None = None
+class _Numbers(msgspec.Struct, gc=False):
+    """Arguments of the host events that are most of a trace."""
 
-
-class _OperationArguments(msgspec.Struct, gc=False):
-    sequence: int | None = msgspec.field(default=None, name="Sequence number")
+    correlation: Any = None
+    sequence: Any = msgspec.field(default=None, name="Sequence number")
 
 
 _FILE = msgspec.json.Decoder(_File, strict=False)
 _LIST = msgspec.json.Decoder(list[_Event], strict=False)
-_LAUNCH = msgspec.json.Decoder(_LaunchArguments, strict=False)
-_OPERATION = msgspec.json.Decoder(_OperationArguments, strict=False)
+_NUMBERS = msgspec.json.Decoder(_Numbers)
 _DETAILS = msgspec.json.Decoder(dict[str, Any])
+_WHOLE_NUMBERS = (
+    "correlation",
+    "device",
+    "Sequence number",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "Seq",
+)
+_TEXTS = ("Collective name", "dtype", "Process Group Ranks", "Process Group Name")
 
 
 @dataclass
@@ -105,7 +115,7 @@ def read_file(path: Path) -> TraceFile:
         known = f" (its kinds of events: {', '.join(kinds)})" if kinds else ""
         raise TraceFileError(f"{path}: no event in it is of torch.profiler{known}")
     about = decoded.distributed if isinstance(decoded.distributed, Mapping) else {}
-    origin_ns = decoded.base_ns + round(start_us * 1e3)
+    origin_ns = (_whole(decoded.base_ns) or 0) + round(start_us * 1e3)
     rank, world_size = _whole(about.get("rank")), _whole(about.get("world_size"))
     return TraceFile(path, events, origin_ns, rank, world_size, _device(decoded.devices, events), notes)
 
@@ -145,6 +155,8 @@ def _decode(path: Path, content: bytes, notes: list[str]) -> _File:
         raise TraceFileError(f"{path}: it is not JSON, so it is no Chrome trace of torch.profiler")
     try:
         decoded = _parse(content)
+    except msgspec.ValidationError as error:
+        raise TraceFileError(f"{path}: it is no Chrome trace of torch.profiler ({error})") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         decoded = _parse_repaired(path, content, notes)
     if decoded.events is None:
@@ -184,13 +196,17 @@ def _profiler_events(decoded: list[_Event]) -> tuple[list[ProfilerEvent], float]
         event
         for event in decoded
         if event.ph == "X"
-        and event.ts is not None
         and _OLD_KINDS.get(event.cat, event.cat) in _READ_KINDS
+        and _is_timed(event)
         # a function written in C tells neither a module nor a line
         and not event.name.startswith("<built-in")
     ]
     start_us = min((event.ts for event in known if event.ts is not None), default=0.0)
     return [*_converted(known, start_us)], start_us
+
+
+def _is_timed(event: _Event) -> bool:
+    return event.ts is not None and abs(event.ts) < _MOST_US and 0 <= (event.dur or 0.0) < _MOST_US
 
 
 def _converted(events: list[_Event], start_us: float) -> Iterator[ProfilerEvent]:
@@ -203,30 +219,58 @@ def _converted(events: list[_Event], start_us: float) -> Iterator[ProfilerEvent]
         place = event.tid if kind in DEVICE_KINDS else (event.pid, event.tid)
         thread = threads.setdefault(place, len(threads))
         common = event.name, thread, begin, end
-        if kind in _LAUNCHES:
-            correlation = _LAUNCH.decode(event.args).correlation
-            yield ProfilerEvent(*common, kind=kind, correlation=correlation)
-        elif kind in DEVICE_KINDS:
-            about = _DETAILS.decode(event.args)
-            correlation = _whole(about.get("correlation"))
-            yield ProfilerEvent(*common, kind=kind, correlation=correlation, arguments=about)
+        if kind in DEVICE_KINDS or _DETAILED.match(event.name):
+            about = _details(event.args)
+            yield ProfilerEvent(
+                *common,
+                _elements(about),
+                sequence=about.get("Sequence number"),
+                kind=kind,
+                correlation=about.get("correlation"),
+                arguments=about,
+            )
         elif kind == "python_function" or event.name.startswith(STEP_PREFIX):
             yield ProfilerEvent(*common, kind=kind)
-        elif _DETAILED.match(event.name):
-            about = _DETAILS.decode(event.args)
-            sequence = _whole(about.get("Sequence number"))
-            yield ProfilerEvent(*common, _elements(about), sequence=sequence, kind=kind, arguments=about)
         else:
-            yield ProfilerEvent(*common, sequence=_OPERATION.decode(event.args).sequence, kind=kind)
+            numbers = _numbers(event.args)
+            correlation, sequence = _whole(numbers.correlation), _whole(numbers.sequence)
+            yield ProfilerEvent(*common, sequence=sequence, kind=kind, correlation=correlation)
+
+
+def _numbers(arguments: msgspec.Raw) -> _Numbers:
+    try:
+        return _NUMBERS.decode(arguments)
+    except msgspec.DecodeError:
+        return _Numbers()
+
+
+def _details(arguments: msgspec.Raw) -> dict[str, Any]:
+    """Those of *arguments* that are used, if they are of the type that the profiler writes."""
+    try:
+        about = _DETAILS.decode(arguments)
+    except msgspec.DecodeError:
+        return {}
+    ranks = about.get("Process Group Ranks")
+    about["Process Group Ranks"] = str(ranks) if isinstance(ranks, list) else ranks
+    found: dict[str, Any] = {
+        name: about[name] for name in _WHOLE_NUMBERS if _whole(about.get(name)) is not None
+    }
+    found |= {name: about[name] for name in _TEXTS if isinstance(about.get(name), str)}
+    if isinstance(shapes := about.get("Input Dims"), list):
+        found["Input Dims"] = [shape if _is_shape(shape) else [] for shape in shapes]
+    if isinstance(types := about.get("Input type"), list):
+        found["Input type"] = [*map(str, types)]
+    return found
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, list) and all(_whole(size) is not None for size in shape)
 
 
 def _elements(about: Mapping[str, Any]) -> int | None:
     """Elements of the first input, as far as shapes were recorded."""
     shapes = about.get("Input Dims")
-    if not isinstance(shapes, list) or not shapes or not isinstance(shapes[0], list):
-        return None
-    first = shapes[0]
-    return math.prod(first) if all(isinstance(size, int) for size in first) else None
+    return math.prod(shapes[0]) if shapes and shapes[0] else None
 
 
 def _device(properties: Any, events: list[ProfilerEvent]) -> str:

@@ -47,19 +47,6 @@ class Kineto:
         return [list(each) for each in self.dims]
 
 
-@dataclass(frozen=True)
-class OlderKineto(Kineto):
-    """An event of torch before 2.12, which does not tell its kind."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "activity_type":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-    def is_user_annotation(self) -> bool:
-        return self.kind == "user_annotation"
-
-
 @dataclass
 class Events:
     """Collects events."""

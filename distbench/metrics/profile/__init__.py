@@ -66,8 +66,6 @@ class AttentionKernels(SharedResult):
 @dataclass
 class _State:
     profiler: Any = None
-    unavailable_reason: str = ""
-    """Reason why the pass has no profiler although it should have one."""
     step: ExitStack = field(default_factory=ExitStack)
     steps_begun: int = 0
     layers: Any = None
@@ -157,14 +155,8 @@ class Profile(Metric):
 
         from distbench.metrics.profile.layers import LayerHooks
 
-        on_gpus = context.device.type == "cuda"
-        if on_gpus and not hasattr(torch._C._autograd._KinetoEvent, "activity_type"):
-            return _State(
-                unavailable_reason="only torch 2.12 or newer tells kernels from copies and launches, and "
-                f"{torch.__version__} is installed"
-            )
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if on_gpus:
+        if context.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profiler = torch.profiler.profile(activities=activities, record_shapes=True, acc_events=False)
         profiler.start()
@@ -201,18 +193,16 @@ class Profile(Metric):
 
     def values(self, context: PassContext, state: _State) -> Values:
         from distbench.metrics.profile import timeline
-        from distbench.metrics.profile.trace_files import save_trace
+        from distbench.metrics.profile.trace_files import read_profiler, save_trace
 
         if context.pass_name == "count":
             return {}
-        if state.unavailable_reason:
-            return self._unavailable(state.unavailable_reason)
         if state.profiler is None:
             return {"unsynced_step_s": [*context.step_times]} if context.step_times else {}
         state.profiler.stop()
         counted = context.shared(CountedCollectives)
         profiled = timeline.analyse_profile(
-            context, counted, state.profiler.profiler.kineto_results.events(), state.layers
+            context, counted, read_profiler(state.profiler, context.folder), state.layers
         )
         if counted and profiled.collective_rows:
             # the same collectives, with their times
@@ -231,13 +221,13 @@ class Profile(Metric):
         if profiled.pipeline_rows:
             context.tables["pipeline"] = profiled.pipeline_rows
         if profiled.unavailable_reason:
-            return self._unavailable(profiled.unavailable_reason)
+            return {name: NotAvailable(profiled.unavailable_reason) for name in self._trace_columns()}
         return profiled.values
 
-    def _unavailable(self, reason: str) -> Values:
-        """*reason* in all columns that come from a trace."""
+    def _trace_columns(self) -> list[str]:
+        """Columns that come from a trace."""
         of_steps = [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
-        return {name: NotAvailable(reason) for name in (*of_steps, "bubble_theory")}
+        return [*of_steps, "bubble_theory"]
 
     def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,7 +22,7 @@ def read_kineto(events: Iterable[Any]) -> Trace:
 
 def _profiler_events(events: Iterable[Any], origin: int) -> Iterator[ProfilerEvent]:
     for event in events:
-        kind, name = _activity(event), event.name()
+        kind, name = event.activity_type(), event.name()
         begin = (event.start_ns() - origin) / 1e9
         end = begin + event.duration_ns() / 1e9
         if kind in ("cpu_op", "user_annotation"):
@@ -41,9 +42,6 @@ def _profiler_events(events: Iterable[Any], origin: int) -> Iterator[ProfilerEve
             )
 
 
-def _activity(event: Any) -> str:
-    """Kind of *event*, as kineto names it."""
-    if hasattr(event, "activity_type"):
-        return str(event.activity_type())
-    # before torch 2.12 an event tells no more, which is all where only the host computes
-    return "user_annotation" if event.is_user_annotation() else "cpu_op"
+def tells_activities(events: Iterable[Any]) -> bool:
+    """True if kineto's *events* tell their kind, or there are none: so they do from torch 2.12 on."""
+    return all(hasattr(event, "activity_type") for event in itertools.islice(events, 1))

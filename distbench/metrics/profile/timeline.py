@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.metrics.communication.traffic import CountedCollectives, wire_factor
 from distbench.metrics.profile import WARM_STEPS, layer_times, pipeline, step_timeline
 from distbench.metrics.profile.breakdown import step_parts
-from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.layers import CountedLayers, LayerHooks
 from distbench.metrics.profile.nodes import Transfer, link_values
 from distbench.metrics.profile.steps import ProfiledStep, all_gather, find_shortest_times, profiled_step
@@ -52,11 +51,10 @@ class ProfileResult:
 def analyse_profile(
     context: PassContext,
     counted: CountedCollectives | None,
-    events: Iterable[Any],
+    trace: Trace,
     layers: LayerHooks | None = None,
 ) -> ProfileResult:
-    """Analyse the profiler *events* of this rank with the *counted* collectives. A collective call."""
-    trace = read_kineto(events)
+    """Analyse the *trace* of this rank with the *counted* collectives. A collective call."""
     unseen, warm = _unavailable_reason(context, trace), WARM_STEPS.get(context.device.type, 0)
     profiled = [] if unseen else [*enumerate(trace.marks.get("step", []))][warm:]
     steps = [

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +23,12 @@ from distbench.metrics.profile.breakdown import STEP_PART_DOCS, match_collective
 from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.nodes import Transfer, busbw, link_values
 from distbench.metrics.profile.step_timeline import timeline_rows
+from distbench.metrics.profile.trace_files import read_profiler
 from distbench.metrics.steptime import drift
 from distbench.traces.intervals import difference, intersection, length, union
 from distbench.traces.trace import starting_in
-from support.profiler_events import Events, OlderKineto, cpu_step
+from support.chrome_traces import ChromeTrace
+from support.profiler_events import Events, cpu_step
 from support.records import case
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
@@ -66,12 +69,33 @@ def test_exposed_communication_is_what_no_computation_of_the_rank_hides():
     }
 
 
-def test_a_host_without_a_device_is_read_alike_from_an_older_torch():
-    events = cpu_step()
-    older = Events([OlderKineto(**vars(each)) for each in events.found])
-    assert not hasattr(older.found[0], "activity_type")
-    assert parts_of(older) == parts_of(events)
-    assert parts_of(older)["exposed_comm"] == 15
+@dataclass
+class StoppedProfiler:
+    """A profiler that has stopped; before torch 2.12 its events in memory don't tell their kind."""
+
+    written: ChromeTrace
+    events_in_memory: list[Any]
+
+    @property
+    def profiler(self) -> Any:
+        return SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: self.events_in_memory))
+
+    def export_chrome_trace(self, path: str) -> None:
+        self.written.write(Path(path))
+
+
+def test_a_torch_that_tells_kernels_only_in_a_file_is_read_from_one(tmp_path):
+    written = ChromeTrace().event("user_annotation", "distbench::step", 0, 50)
+    written.kernel("gemm", 1, 2, 12).collective(3, 12, 20).event("cpu_op", "distbench::layer:3", 1, 2)
+    older = StoppedProfiler(written, [SimpleNamespace(name=lambda: "gemm")])
+    trace = read_profiler(older, tmp_path)
+    assert [(kernel.name, round((kernel.launched or 0) / MS, 3)) for kernel in trace.kernels] == [("gemm", 1)]
+    assert len(trace.backend_events) == 1
+    assert [layer for layer, _ in trace.layers] == [3]
+    assert [round((end - begin) / MS, 3) for begin, end in trace.marks["step"]] == [50]
+    assert list(tmp_path.iterdir()) == []
+    newer = StoppedProfiler(ChromeTrace(), two_steps().found)
+    assert len(read_profiler(newer, tmp_path).marks["step"]) == 2
 
 
 def test_updates_inside_of_the_backward_pass_are_the_optimizers():
@@ -269,9 +293,9 @@ def two_steps() -> Events:
 def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out():
     from distbench.metrics.profile import timeline
 
-    found = timeline.analyse_profile(session(), None, two_steps().found)
+    found = timeline.analyse_profile(session(), None, read_kineto(two_steps().found))
     assert found.values["profile_step_s"] == [pytest.approx(0.030)]
-    on_cpu = timeline.analyse_profile(session(device="cpu"), None, two_steps().found)
+    on_cpu = timeline.analyse_profile(session(device="cpu"), None, read_kineto(two_steps().found))
     assert on_cpu.values["profile_step_s"] == [pytest.approx(0.100), pytest.approx(0.030)]
 
 
@@ -279,7 +303,7 @@ def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out():
 def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu():
     from distbench.metrics.profile import timeline
 
-    found = timeline.analyse_profile(session(), None, cpu_step().found)
+    found = timeline.analyse_profile(session(), None, read_kineto(cpu_step().found))
     assert "CUPTI" in found.unavailable_reason
     assert found.collective_rows == found.timeline_rows == found.flags == []
 
@@ -289,7 +313,9 @@ def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing():
     from distbench.metrics.profile import timeline
 
     both = session(devices=2)
-    assert "2 devices" in timeline.analyse_profile(both, None, two_steps().found).unavailable_reason
+    assert (
+        "2 devices" in timeline.analyse_profile(both, None, read_kineto(two_steps().found)).unavailable_reason
+    )
     with pytest.raises(NotAvailable, match="2 devices"):
         Communication().values(both, None)
 
@@ -360,7 +386,9 @@ def values_of(events: Events, calls: list[CollectiveCall]) -> dict[str, Any]:
     from distbench.metrics.profile import timeline
 
     session: Any = ProcessGroup([0, 1])
-    return dict(timeline.analyse_profile(session, CountedCollectives([calls], []), events.found).values)
+    return dict(
+        timeline.analyse_profile(session, CountedCollectives([calls], []), read_kineto(events.found)).values
+    )
 
 
 @pytest.mark.train

@@ -81,7 +81,7 @@ def test_numbers_and_bytes_that_json_does_not_allow_are_read(tmp_path):
             "its kinds of events: browser",
         ),
         (b'{"traceEvents": [{"ph": "X"', "it can't be read as JSON"),
-        (b'{"traceEvents": 3}', "it can't be read as JSON"),
+        (b'{"traceEvents": 3}', "it is no Chrome trace"),
         (b"\x1f\x8b\x08\x00garbage", "damaged"),
     ],
 )
