@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from distbench.core.text import shorten
 from distbench.core.units import format_number, format_percent
-from distbench.tables.table import Field
+from distbench.tables.table import Field, Table
 
 MOST_ROWS = 40
-"""Rows of a table; there may be thousands of kernels."""
+"""Rows that people see of a table; there may be thousands of kernels."""
 _NAME_LENGTH = 60
 RANK = Field("rank", "rank", "Global rank.", type="bigint", format=str)
 SHARE = Field("share", "share", "Part of the step, from 0 to 1.", format=format_percent)
@@ -28,6 +30,10 @@ def name_field(name: str, heading: str, doc: str) -> Field:
     return Field(name, heading, doc, type="varchar", format=lambda text: shorten(text, _NAME_LENGTH))
 
 
-def left_out_note(rows: int) -> tuple[str, ...]:
-    """Note of a table that shows the largest of its *rows*; none if it shows all."""
-    return (f"{rows - MOST_ROWS} smaller rows are left out.",) if rows > MOST_ROWS else ()
+def largest_rows(table: Table) -> Table:
+    """*table* as people see it: with its first rows, and a note on how many it leaves out."""
+    left_out = len(table.rows) - MOST_ROWS
+    if left_out <= 0:
+        return table
+    note = f"{left_out:,} smaller rows are left out; --csv and --json have them."
+    return replace(table, rows=table.rows[:MOST_ROWS], notes=(*table.notes, note))

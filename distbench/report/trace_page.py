@@ -14,6 +14,7 @@ from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
 from distbench.core.units import format_duration, format_percent
 from distbench.report import html
 from distbench.report.html import Chapter
+from distbench.report.trace_fields import largest_rows
 from distbench.report.trace_overview import largest_losses, loss_sentence, step_sentence
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.tables.table import Table
@@ -72,7 +73,8 @@ def _chapters(job: JobTrace, tables: dict[str, Table]) -> Iterator[Chapter]:
             continue
         charts = [_steps_chart(table), _timeline_chart(job)] if name == "steps" else []
         # the key findings are those of the losses
-        yield Chapter(f"trace-{name}", table.title, charts, table, table_collapsed=name == "losses")
+        shown = largest_rows(table)
+        yield Chapter(f"trace-{name}", table.title, charts, shown, table_collapsed=name == "losses")
 
 
 def _steps_chart(table: Table) -> Chart:

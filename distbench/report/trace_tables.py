@@ -15,11 +15,9 @@ from distbench.core.grouping import group_by
 from distbench.core.units import format_gb_per_s, format_number, format_percent
 from distbench.metrics.communication.traffic import bus_factor
 from distbench.report.trace_fields import (
-    MOST_ROWS,
     RANK,
     SHARE,
     format_ms,
-    left_out_note,
     name_field,
     seconds_field,
 )
@@ -143,7 +141,7 @@ def collectives_table(job: JobTrace) -> Table:
         "ms: mean time of a call. transfer: the shortest time of any rank in it; without traces of other "
         "ranks it is not known, and no bandwidth either."
     )
-    return Table("Collectives", caption, fields, tuple(rows[:MOST_ROWS]), left_out_note(len(rows)))
+    return Table("Collectives", caption, fields, tuple(rows))
 
 
 def _collective_cells(calls: Sequence[TraceCollective]) -> dict[str, TableCell | str | float | None]:
@@ -227,12 +225,7 @@ def changes_table(before: JobTrace, after: JobTrace) -> Table:
         seconds_field("after", "after ms", "Time in a step of this trace."),
         Field("change", "change ms", "Difference.", "s", "lower", format=_signed_ms),
     )
-    rest = changes[MOST_ROWS:]
-    shown = [
-        _sum_of_changes("step", "all", changes),
-        *changes[:MOST_ROWS],
-        *([_sum_of_changes("others", f"{len(rest)} smaller causes", rest)] if rest else []),
-    ]
+    shown = [_sum_of_changes("step", "all", changes), *changes]
     rows = [TableRow({each.name: getattr(one, each.name) for each in fields}) for one in shown]
     caption = "Times of a step, mean over steps and ranks. The rows below the first add up to it."
     return Table("Changes", caption, fields, tuple(rows))

@@ -11,7 +11,7 @@ from distbench.analysis.traces.work import Work
 from distbench.core.grouping import group_by
 from distbench.core.units import format_number, format_percent
 from distbench.metrics.utilisation.peaks import published_peak
-from distbench.report.trace_fields import MOST_ROWS, RANK, left_out_note, name_field, seconds_field
+from distbench.report.trace_fields import RANK, name_field, seconds_field
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _TERA = 1e12
@@ -49,7 +49,7 @@ def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Calla
     rows = [TableRow(cells) for rank in job.ranks for cells in _work_cells(rank, column, name_of)]
     rows.sort(key=lambda row: -float(row.value("seconds") or 0))
     caption = "ms: time in a step, where each counts in full even if several run at once."
-    return Table(title, caption, fields, tuple(rows[:MOST_ROWS]), left_out_note(len(rows)))
+    return Table(title, caption, fields, tuple(rows))
 
 
 def _work_cells(
@@ -86,7 +86,7 @@ def matmuls_table(job: JobTrace) -> Table:
     rows = [TableRow(cells) for rank in job.ranks for cells in _matmul_cells(rank)]
     rows.sort(key=lambda row: -float(row.value("seconds") or 0))
     caption = "Products whose shapes are in the trace. FLOP/B: FLOPs per byte, each matrix counted once."
-    return Table("Matrix products", caption, fields, tuple(rows[:MOST_ROWS]), left_out_note(len(rows)))
+    return Table("Matrix products", caption, fields, tuple(rows))
 
 
 def _tera(number: float) -> str:

@@ -50,6 +50,8 @@ class TraceCollective:
     work: list[Work]
     group: str | None = None
     """Global ranks of the group, ``0-7``; its name if they are not in the trace."""
+    process_group: str | None = None
+    """Name of the process group: several may have the same ranks."""
     group_size: int | None = None
     dtype: str | None = None
     bytes: int | None = None
@@ -137,8 +139,16 @@ def _collective(work: list[Work], issued: Sequence[ProfilerEvent], only_group: s
     elements = _array_elements(op, about, issued, work, group_size)
     size_bytes = None if dtype is None or elements is None else elements * item_bytes(dtype)
     sequence = about.get("Seq")
-    made = TraceCollective(op, work, _group(about) or only_group, group_size, dtype, size_bytes)
-    made.sequence = sequence if isinstance(sequence, int) else None
+    made = TraceCollective(
+        op,
+        work,
+        _group(about) or only_group,
+        about.get("Process Group Name"),
+        group_size,
+        dtype,
+        size_bytes,
+        sequence if isinstance(sequence, int) else None,
+    )
     for each in work:
         each.operator = op if made.group is None else f"{op} of {made.group}"
     return made

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from distbench.analysis.traces.collectives import TraceCollective
 from distbench.core.grouping import group_by
 
-_NO_PEER = ("send", "recv", "send_recv")
-_Key = tuple[str | None, str, int]
+_LEFT_TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Operations that no rank leaves before all have entered; the root of a broadcast may leave at once."""
+_Key = tuple[str | None, str | None, str, int]
+"""Group, name of the process group, operation, and number of the call."""
 
 
 def match_ranks(of_ranks: Mapping[int, Sequence[TraceCollective]]) -> str:
@@ -29,7 +31,7 @@ def match_ranks(of_ranks: Mapping[int, Sequence[TraceCollective]]) -> str:
     for key in {key for found in keyed.values() for key in found}:
         parts = {rank: found[key] for rank, found in keyed.items() if key in found}
         # ranks of groups that the trace does not name may be in different ones
-        if len(parts) < 2 or key[0] is None or key[1] in _NO_PEER:
+        if len(parts) < 2 or key[0] is None:
             left += len(parts)
             continue
         late = min(parts, key=lambda rank: parts[rank].seconds)
@@ -45,10 +47,13 @@ def match_ranks(of_ranks: Mapping[int, Sequence[TraceCollective]]) -> str:
 def _by_key(found: Sequence[TraceCollective]) -> dict[_Key, TraceCollective]:
     """*found* by group, operation and number in the group: as the trace numbers them, else in their order."""
     keyed: dict[_Key, TraceCollective] = {}
-    for (group, op), calls in group_by(found, lambda call: (call.group, call.op)).items():
+    together = [call for call in found if call.op in _LEFT_TOGETHER]
+    for (group, name, op), calls in group_by(
+        together, lambda call: (call.group, call.process_group, call.op)
+    ).items():
         numbered = [call.sequence for call in calls]
         is_unique = None not in numbered and max(Counter(numbered).values()) == 1
         for place, call in enumerate(sorted(calls, key=lambda call: call.begin)):
             number = call.sequence if is_unique and call.sequence is not None else place
-            keyed[group, op, number] = call
+            keyed[group, name, op, number] = call
     return keyed

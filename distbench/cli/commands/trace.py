@@ -82,7 +82,9 @@ def trace(
 
 
 def _text(table: Table) -> str:
-    return table.to_text(terminal_width(), apply_style)
+    from distbench.report.trace_fields import largest_rows
+
+    return largest_rows(table).to_text(terminal_width(), apply_style)
 
 
 def _print_overview(job: JobTrace, tables: dict[str, Table], notes: list[str]) -> None:

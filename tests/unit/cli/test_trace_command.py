@@ -64,6 +64,18 @@ def test_the_difference_to_another_trace_is_explained_by_causes_that_add_up(
     assert first["change"] == pytest.approx(0.0035) == sum(row["change"] for row in rest)
 
 
+def test_people_see_the_largest_rows_and_programs_all(tmp_path, capsys):
+    trace = ChromeTrace()
+    for i in range(50):
+        trace.kernel(f"kernel {i:02}", i, i + 0.1, i + 0.2 + i / 1000)
+    file = str(trace.write(tmp_path / "rank0.json"))
+    assert main(["trace", file, "--table", "kernels"]) == 0
+    text = capsys.readouterr().out
+    assert "kernel 49" in text and "kernel 09" not in text and "10 smaller rows are left out" in text
+    assert main(["trace", file, "--table", "kernels", "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 51
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

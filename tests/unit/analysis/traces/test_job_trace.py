@@ -165,6 +165,20 @@ def test_the_rank_that_others_wait_for_is_named_with_transfer_and_waiting(tmp_pa
     assert not any("counterpart" in note for note in job.notes)
 
 
+def test_a_rank_may_leave_a_broadcast_before_others_come_and_groups_may_have_the_same_ranks(tmp_path):
+    first = ChromeTrace(rank=0).collective(1, 2, 3, op="broadcast")
+    second = ChromeTrace(rank=1).collective(1, 2, 12, op="broadcast")
+    # of two groups of the same ranks, each rank began another one first
+    for trace, names in ((first, "ab"), (second, "ba")):
+        trace.collective(13, 20, 25, **{"Process Group Name": names[0]})
+        trace.collective(14, 25, 35, **{"Process Group Name": names[1]})
+    job = read(tmp_path, first, second)
+    found = {(call.op, call.process_group): call for call in job.ranks[0].collectives}
+    assert found["broadcast", None].late_rank is None
+    assert found["all_reduce", "a"].transfer_s == found["all_reduce", "b"].transfer_s == pytest.approx(0.005)
+    assert (found["all_reduce", "a"].late_rank, found["all_reduce", "b"].late_rank) == (0, 1)
+
+
 def test_collectives_are_matched_by_their_numbers_if_the_trace_has_them(tmp_path):
     first = ChromeTrace(rank=0).collective(1, 2, 12, Seq=7).collective(13, 14, 34, Seq=8)
     # its profiler began one collective later
