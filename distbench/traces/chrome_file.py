@@ -38,6 +38,10 @@ _DETAILED = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm)$|record_param_c
 """Host events whose arguments are needed: matrix products and collectives."""
 
 
+# most of a trace with stacks; what is left are modules and lines of the user
+_LIBRARY_CALL = re.compile(r"<|torch/|threading\.py|/usr/lib/|.*(site|dist)-packages/")
+
+
 class TraceFileError(UsageError):
     """A file that is no trace of torch.profiler."""
 
@@ -198,8 +202,7 @@ def _profiler_events(decoded: list[_Event]) -> tuple[list[ProfilerEvent], float]
         if event.ph == "X"
         and _OLD_KINDS.get(event.cat, event.cat) in _READ_KINDS
         and _is_timed(event)
-        # a function written in C tells neither a module nor a line
-        and not event.name.startswith("<built-in")
+        and not (event.cat == "python_function" and _LIBRARY_CALL.match(event.name))
     ]
     start_us = min((event.ts for event in known if event.ts is not None), default=0.0)
     return [*_converted(known, start_us)], start_us

@@ -23,6 +23,8 @@ LAYER_PREFIX = f"{MARK_PREFIX}layer:"
 """Prefix of the ranges of modules; the index of their layer follows."""
 NODE_PREFIX = "autograd::engine::evaluate_function"
 """Prefix of the operations in which the backward pass runs a node of autograd."""
+MODULE_PREFIX = "nn.Module: "
+"""Prefix of the calls of modules among the Python functions of a trace with stacks or modules."""
 STEP_PREFIX = "ProfilerStep#"
 """Prefix of the ranges of ``torch.profiler.profile.step``."""
 
@@ -105,7 +107,7 @@ class Trace:
     runtime_calls: list[ProfilerEvent] = field(default_factory=list)
     """Calls of the CUDA or HIP runtime and driver, on the host."""
     python_calls: list[ProfilerEvent] = field(default_factory=list)
-    """Python functions and modules, if the profiler recorded stacks."""
+    """Modules and Python functions of the user, if the profiler recorded stacks; libraries are left out."""
     _operations: list[ProfilerEvent] = field(default_factory=list)
     _waits: list[ProfilerEvent] = field(default_factory=list)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from distbench.core.grouping import group_by
-from distbench.traces.trace import ProfilerEvent
+from distbench.traces.trace import MODULE_PREFIX, ProfilerEvent
 
 CallStack = tuple[ProfilerEvent, ...]
 """Calls that enclose a moment, the outermost first."""
@@ -37,12 +36,8 @@ def call_stacks(
             yield place, tuple(stack)
 
 
-# frames of Python itself and of libraries, of which the user's code is not part
-_LIBRARY = re.compile(r"^(nn\.Module: |<|torch/|threading\.py|/usr/lib/|.*(site|dist)-packages/)")
-
-
 def call_sites(python_calls: Sequence[ProfilerEvent], calls: Sequence[ProfilerEvent]) -> dict[int, str]:
     """Identity of each of *calls* -> innermost line of the user's code in it, if stacks were recorded."""
-    user_calls = [call for call in python_calls if not _LIBRARY.match(call.name)]
+    user_calls = [call for call in python_calls if not call.name.startswith(MODULE_PREFIX)]
     moments = [(call.thread, call.begin) for call in calls]
     return {id(calls[place]): stack[-1].name for place, stack in call_stacks(user_calls, moments) if stack}

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.traces.call_stacks import CallStack, call_stacks
-from distbench.traces.trace import NODE_PREFIX, ProfilerEvent, Trace, outermost
+from distbench.traces.trace import MODULE_PREFIX, NODE_PREFIX, ProfilerEvent, Trace, outermost
 
 WorkKind = Literal["compute", "communication", "copy"]
-_MODULE_PREFIX = "nn.Module: "
 UNKNOWN_OPERATOR = "(launched before the trace, or not recorded)"
 # operators that are only the way to another one
 _FORWARDING = re.compile(r"aten::(_convolution|convolution|linear|matmul)$")
@@ -97,7 +96,7 @@ def is_recomputed(stack: CallStack) -> bool:
 
 def _add_modules(trace: Trace, every: list[Work], moments: list[tuple[int, float]]) -> None:
     """Name the module of each work, as far as the profiler recorded modules."""
-    modules = [call for call in trace.python_calls if call.name.startswith(_MODULE_PREFIX)]
+    modules = [call for call in trace.python_calls if call.name.startswith(MODULE_PREFIX)]
     if not modules:
         return
     made = [op for op in trace.host_operations if op.sequence is not None and "::" in op.name]
@@ -117,4 +116,4 @@ def _add_modules(trace: Trace, every: list[Work], moments: list[tuple[int, float
 
 def _module(stack: CallStack) -> str:
     # the profiler numbers the modules of a class: Linear_3
-    return stack[-1].name.removeprefix(_MODULE_PREFIX)
+    return stack[-1].name.removeprefix(MODULE_PREFIX)

@@ -13,7 +13,7 @@ JUNK: tuple[Any, ...] = (
     *(None, True, -1, 0, 3.5, 1e300, -1e300, 10**30, "", "x", "\u202e\x1b[31m"),
     *([], [[]], [None], ["x"], [[1, "x"]], {}, {"a": 1}),
 )
-CHANGES = 400
+CHANGES = 200
 
 
 def whole() -> ChromeTrace:
