@@ -12,7 +12,7 @@ OF_CLUSTERS = {"tests/cluster/test_manifests.py": "No module named 'kubernetes_v
 
 def test_what_ci_does_not_run_is_collected():
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    folders = ["tests/cluster", "tests/benchmarks"]
+    folders = ["tests/cluster", "tests/benchmarks", "tests/public_traces"]
     done = subprocess.run(
         [*command, "--continue-on-collection-errors", *folders],
         cwd=HERE.parent,

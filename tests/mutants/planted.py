@@ -563,6 +563,31 @@ MUTANTS = (
         "sign = 1",
         _in("unit/jobs/test_collectives", "gate_compares"),
     ),
+    # traces
+    Mutant(
+        "the rank that spends the longest time in a collective is the late one",
+        "late = min(parts, key=lambda rank: parts[rank].seconds)",
+        "late = max(parts, key=lambda rank: parts[rank].seconds)",
+        _in("unit/analysis/traces/test_job_trace"),
+    ),
+    Mutant(
+        "a step of a trace has the work that was launched before it",
+        "known = [event for event in work if event.launch_thread is not None] or work",
+        "known = work",
+        _in("unit/analysis/traces/test_job_trace"),
+    ),
+    Mutant(
+        "a gap after a synchronisation is the host's fault",
+        'cause: IdleCause = "host" if blocking is None else "synchronisation"',
+        'cause: IdleCause = "host"',
+        _in("unit/analysis/traces/test_job_trace"),
+    ),
+    Mutant(
+        "causes of a change are summed over steps",
+        "(_cause(piece), piece.seconds / len(steps))",
+        "(_cause(piece), piece.seconds)",
+        _in("unit/analysis/traces/test_job_trace"),
+    ),
     # picker.js
     Mutant(
         "picker: the widest interval decides",
