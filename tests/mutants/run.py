@@ -87,7 +87,10 @@ def caught_by(mutant: Mutant) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    words = [word for word in arguments if not word.startswith("--")]
+    if unknown := [word for word in arguments if word.startswith("-") and word != "--check"]:
+        print(f"{unknown[0]}: the only option is --check; other words choose bugs by name", file=sys.stderr)
+        return 2
+    words = [word for word in arguments if word != "--check"]
     chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
     places = {mutant.name: place_of(mutant, ROOT) for mutant in chosen}
     for mutant in chosen:
