@@ -29,6 +29,7 @@ READERS = [
 RUNNERS = {
     *("run", "plan", "doctor", "prepare", "gate", "calibrate", "launch", "collectives"),
     *("init", "list", "completion"),
+    "trace",
 }
 """Commands that take no run, or run a suite."""
 
