@@ -202,7 +202,9 @@ def test_the_traces_that_are_kept_tell_the_same_as_the_record(planted, capsys):
         assert [row["seconds"] for row in steps] == pytest.approx(recorded["profile_step_s"], abs=1e-4)
         assert [row["exposed_comm_s"] for row in steps] == pytest.approx(recorded["comm_exposed_s"], abs=1e-3)
     reductions = [row for row in tables["collectives"] if row["op"] == "all_reduce"]
-    assert {row["late_rank"] for row in reductions if row["bytes"] > 1024} == {1}
+    # ranks enter the next one at about the same time, in any order
+    longest = max((row for row in reductions if row["rank"] == 0), key=lambda row: row["wait_s"])
+    assert longest["late_rank"] == 1 and longest["wait_s"] > 0.1
     waiting = [row for row in tables["losses"] if row["kind"] == "waiting for a rank"]
     assert waiting[0]["name"].startswith("rank 1 late in all_reduce") and waiting[0]["rank"] == 0
     # the mean of both ranks, of which one waits for at least 0.1 s
