@@ -24,6 +24,11 @@ from distbench.report.trace_fields import (
 from distbench.report.trace_work_tables import kernels_table, matmuls_table, modules_table, operators_table
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
+_UNMATCHED = "not matched with a call of another rank that leaves it at the same time"
+_NO_BANDWIDTH = (
+    "needs the bytes, the transfer and the size of the group; nccl-tests has no factor for some operations"
+)
+
 
 def steps_table(job: JobTrace) -> Table:
     """Parts of each step of each rank."""
@@ -156,15 +161,19 @@ def _collective_cells(calls: Sequence[TraceCollective]) -> dict[str, TableCell |
         "op": first.op,
         "group": first.group,
         "dtype": first.dtype,
-        "bytes": first.bytes,
+        "bytes": _or_reason(first.bytes, "the trace does not tell its elements and dtype"),
         "calls": len(calls),
         "seconds": statistics.fmean(call.seconds for call in calls),
-        "transfer_s": transfer,
-        "wait_s": statistics.fmean(waits) if len(waits) == len(calls) else None,
-        "algbw": algbw,
-        "busbw": None if algbw is None or factor is None else algbw * factor,
+        "transfer_s": _or_reason(transfer, _UNMATCHED),
+        "wait_s": _or_reason(statistics.fmean(waits) if len(waits) == len(calls) else None, _UNMATCHED),
+        "algbw": _or_reason(algbw, _NO_BANDWIDTH),
+        "busbw": _or_reason(None if algbw is None or factor is None else algbw * factor, _NO_BANDWIDTH),
         "late_rank": statistics.mode(late) if late else None,
     }
+
+
+def _or_reason(value: float | None, reason: str) -> TableCell:
+    return TableCell(value, reason="" if value is not None else reason)
 
 
 def ranks_table(job: JobTrace) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from distbench.analysis.traces.matmuls import matmul_times
 from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
@@ -25,7 +26,8 @@ def operators_table(job: JobTrace) -> Table:
 
 
 def kernels_table(job: JobTrace) -> Table:
-    """Kernels by their time."""
+    """Kernels by their time; none of ranks without a device."""
+    job = replace(job, ranks=[rank for rank in job.ranks if rank.trace.is_on_device])
     return _work_table(job, "Kernels", "kernel", "Name of the kernel.", lambda work: work.event.name)
 
 
@@ -41,7 +43,7 @@ def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Calla
     fields = (
         name_field(column, column, doc),
         RANK,
-        Field("calls", "calls", "Number in the trace.", type="bigint"),
+        Field("calls", "calls", "Number in the steps.", type="bigint"),
         seconds_field("seconds", "ms", "Time in a step, each for itself; mean over the steps."),
         seconds_field("mean_s", "", "Time of one, mean."),
         Field("share", "share", "Part of the time of all, from 0 to 1.", format=format_percent),

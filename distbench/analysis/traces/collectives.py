@@ -36,7 +36,7 @@ _OPERATIONS = (
     "recv",
 )
 _SPELLINGS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-UNNAMED = "unnamed collective"
+_UNNAMED = "unnamed collective"
 """Operation of a kernel that is not named after one and was launched before the trace began."""
 _RECORD = "record_param_comms"
 _ANNOTATION = "nccl:"
@@ -132,7 +132,7 @@ def _collective(work: list[Work], issued: Sequence[ProfilerEvent], only_group: s
         *(event.name for event in reversed(issued)),
         work[0].event.name,
     ]
-    op = next((known for name in names if (known := operation_name(str(name)))), UNNAMED)
+    op = next((known for name in names if (known := operation_name(str(name)))), _UNNAMED)
     size = about.get("Group size")
     group_size = size if isinstance(size, int) and size > 0 else 2 if only_group else None
     dtype = dtype_of(about.get("dtype") or next(iter(about.get("Input type") or [""]), ""))

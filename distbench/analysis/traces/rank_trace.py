@@ -152,6 +152,8 @@ def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
         TraceFileError: a file is no trace.
         UsageError: two files are of the same rank.
     """
+    if rank is not None and rank < 0:
+        raise UsageError(f"--rank = {rank}: ranks count from 0")
     if rank is not None and len(paths) > 1:
         raise UsageError(f"--rank = {rank}: it names the rank of one file, and here are {len(paths)}")
     ranks: dict[int, RankTrace] = {}

@@ -80,12 +80,12 @@ def _on_device(trace: Trace, steps: Sequence[TraceStep]) -> list[TraceStep]:
     found: list[tuple[str, float, float]] = []
     for step in steps:
         first, last = (bisect.bisect_left(launched, moment) for moment in step.interval)
-        if inside := every[first:last]:
-            begin, end = min(begin for _, begin, _ in inside), max(end for _, _, end in inside)
-            found.append((step.name, begin, end))
-    begins = [begin for _, begin, _ in found]
-    return [
-        TraceStep(name, (begin, begins[i + 1] if i + 1 < len(found) else end))
-        for i, (name, begin, end) in enumerate(found)
-        if i + 1 == len(found) or begins[i + 1] > begin
-    ]
+        if not (inside := every[first:last]):
+            continue
+        begin, end = min(begin for _, begin, _ in inside), max(end for _, _, end in inside)
+        # if another stream runs ahead of the step before, that has no time of its own
+        while found and found[-1][1] >= begin:
+            found.pop()
+        found.append((step.name, begin, end))
+    ends = [begin for _, begin, _ in found[1:]] + [end for *_, end in found[-1:]]
+    return [TraceStep(name, (begin, end)) for (name, begin, _), end in zip(found, ends, strict=True)]

@@ -47,7 +47,7 @@ def find_work(trace: Trace) -> list[Work]:
         work.call = _operator_call(stack)
         if work.kind != "communication":
             work.operator = _operator_name(work.call)
-        work.is_recomputed = is_recomputed(stack)
+        work.is_recomputed = _is_recomputed(stack)
     _add_modules(trace, every, moments)
     return every
 
@@ -67,7 +67,7 @@ def _host_work(trace: Trace) -> list[Work]:
     every.sort(key=lambda work: (work.event.begin, -work.event.end))
     moments = [(work.event.thread, work.event.begin) for work in every]
     for place, stack in call_stacks(trace.host_operations, moments):
-        every[place].is_recomputed = every[place].kind == "compute" and is_recomputed(stack)
+        every[place].is_recomputed = every[place].kind == "compute" and _is_recomputed(stack)
     _add_modules(trace, every, moments)
     return every
 
@@ -82,7 +82,7 @@ def _operator_name(call: ProfilerEvent | None) -> str:
     return UNKNOWN_OPERATOR if call is None else call.name.removeprefix(f"{NODE_PREFIX}: ")
 
 
-def is_recomputed(stack: CallStack) -> bool:
+def _is_recomputed(stack: CallStack) -> bool:
     """True if *stack* is a forward pass inside the backward pass.
 
     Inside a node of the backward pass autograd is off, unless activation checkpointing computes again what

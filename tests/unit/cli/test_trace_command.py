@@ -34,6 +34,9 @@ def test_each_table_is_text_csv_markdown_and_json_with_the_same_numbers(file, ca
     tables = json.loads(capsys.readouterr().out)["tables"]
     names = ["losses", "steps", "ranks", "collectives", "operators", "modules", "kernels", "matmuls"]
     assert list(tables) == names
+    (reduction,) = tables["collectives"]["rows"]
+    assert reduction["bytes"] == 4000 and reduction["transfer_s"] is None
+    assert {*reduction["absent"]} == {"transfer_s", "wait_s", "algbw", "busbw"}
     step = tables["steps"]["rows"][0]
     assert (round(step["seconds"], 6), round(step["compute_s"], 6), round(step["idle_s"], 6)) == (
         0.1,
@@ -86,6 +89,7 @@ def test_people_see_the_largest_rows_and_programs_all(tmp_path, capsys):
         (["{file}", "--csv"], "--csv: choose a table with --table"),
         (["{file}", "--json", "--csv"], "use only one of --md, --csv and --json"),
         (["{file}", "{other}", "--rank", "3"], "--rank = 3: it names the rank of one file, and here are 2"),
+        (["{file}", "--rank", "-1"], "--rank = -1: ranks count from 0"),
         (["{file}", "--against", "no.json"], "no.json: there is no such file"),
         (["{suite}"], "suite.yaml: it is not JSON"),
         (["{empty}"], "empty: no *.json or *.json.gz in this folder"),

@@ -10,6 +10,7 @@ from distbench.analysis.traces.differences import cause_changes
 from distbench.analysis.traces.matmuls import matmul_times
 from distbench.analysis.traces.rank_trace import JobTrace, RankTrace, read_job, trace_files
 from distbench.core.errors import UsageError
+from distbench.report.trace_work_tables import kernels_table, operators_table
 from support.chrome_traces import BACKWARD_THREAD, ChromeTrace, training_step
 
 MS = 1e-3
@@ -87,6 +88,20 @@ def test_steps_without_marks_are_those_between_updates_else_the_whole_trace(tmp_
     rank = read_one(tmp_path, ChromeTrace().kernel("gemm", 1, 2, 5))
     assert rank.step_marks.startswith("the whole trace")
     assert [step.interval for step in rank.steps] == [pytest.approx((0.001, 0.004))]
+
+
+def test_steps_do_not_overlap_if_another_stream_runs_ahead(tmp_path):
+    trace = ChromeTrace()
+    for step, (launched, begin, end) in enumerate([(1, 10, 20), (11, 30, 40), (21, 25, 35), (31, 50, 60)]):
+        trace.step(step, launched - 1, launched + 9).kernel("gemm", launched, begin, end, stream=step)
+    rank = read_one(tmp_path, trace)
+    assert [(step.name, step.interval) for step in rank.steps] == [
+        ("0", pytest.approx((0.010, 0.025))),
+        ("2", pytest.approx((0.025, 0.050))),
+        ("3", pytest.approx((0.050, 0.060))),
+    ]
+    for step, pieces in zip(rank.steps, rank.pieces, strict=True):
+        assert math.fsum(piece.seconds for piece in pieces) == pytest.approx(step.seconds)
 
 
 def test_marks_of_steps_in_which_nothing_was_launched_mark_no_step(tmp_path):
@@ -281,6 +296,7 @@ def test_a_trace_without_a_device_is_that_of_the_host_and_says_so(tmp_path):
     job = read(tmp_path, trace)
     assert parts_of_first_step(job.ranks[0]) == {"compute": 12, "idle python": 2}
     assert any("no kernel of a device" in note for note in job.notes)
+    assert kernels_table(job).rows == () != operators_table(job).rows
 
 
 def test_how_far_the_host_runs_ahead(tmp_path):
