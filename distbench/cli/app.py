@@ -24,7 +24,20 @@ from distbench.core.errors import EXIT_INTERRUPTED, DistbenchError
 # typer moves its exceptions from version to version; it exports this one
 _CLICK_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 # order of the commands in --help; others come last, by name
-_ORDER = ["init", "run", "plan", "doctor", "prepare", "launch", "attach", "list", "runs", "show", "report"]
+_ORDER = [
+    "init",
+    "run",
+    "measure",
+    "plan",
+    "doctor",
+    "prepare",
+    "launch",
+    "attach",
+    "list",
+    "runs",
+    "show",
+    "report",
+]
 _ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
 _ORDER += ["history", "trace", "completion"]
 

@@ -114,7 +114,7 @@ class TrialData:
     """Data of one trial from all ranks, from which a metric computes its summary."""
 
     case: Case
-    tokens_per_sample: int
+    tokens_per_sample: float
     samples: dict[str, list[list[float | None]]]
     """Column -> rank -> step, of every metric."""
     phases: dict[str, list[float]]

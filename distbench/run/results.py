@@ -16,6 +16,7 @@ from distbench.ipc.trial_files import RankError, partial_result_file, result_fil
 from distbench.metrics.base import Metric, NotAvailable, Sampler, TrialData, sampler_failure
 from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
+from distbench.strategies.description import StrategyDescription
 from distbench.workloads.base import Workload
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -67,19 +68,47 @@ def build_record(
         for rank in range(processes)
     ]
     record = dataclasses.replace(record, devices=_devices(ranks, folder))
-    kind = job_kind(record.job.kind)
-    described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
-    described += [(kind.name, column) for column in kind.columns]
-    columns = {column.name: column_description(name, column) for name, column in described}
-    tables = [*kind.tables, *(spec for metric in metrics.values() for spec in metric.tables)]
+    columns, _ = _described_columns(record, metrics)
     if any(rank is None for rank in ranks) or record.status is not Status.MEASURED:
         return dataclasses.replace(record, columns=columns, tables=sampler_results.tables)
     delivered = [rank for rank in ranks if rank is not None]
     workload: Workload = registry.create_plugin("workloads", record.case.workload)
+    strategy: Strategy = registry.create_plugin("strategies", record.case.strategy)
+    return merge_ranks(
+        record,
+        launched_at,
+        delivered,
+        metrics,
+        sampler_results,
+        workload.tokens_per_sample,
+        strategy.description(),
+    )
+
+
+def merge_ranks(
+    record: Record,
+    launched_at: float,
+    delivered: list[dict[str, Any]],
+    metrics: dict[str, Metric],
+    sampler_results: SamplerResults,
+    tokens_per_sample: float,
+    description: StrategyDescription | None,
+) -> Record:
+    """Merge what all ranks *delivered* into the measured *record*.
+
+    Args:
+        launched_at: ``clock.now()`` at launch.
+        description: That of the strategy; None: it is not known.
+    """
+    columns, described = _described_columns(record, metrics)
+    tables = [
+        *job_kind(record.job.kind).tables,
+        *(spec for metric in metrics.values() for spec in metric.tables),
+    ]
     samples = _samples(delivered)
     trial = TrialData(
         case=record.case,
-        tokens_per_sample=workload.tokens_per_sample,
+        tokens_per_sample=tokens_per_sample,
         flops_per_sample=_whole_number(samples, "flops_per_sample"),
         recomputed_flops_per_sample=_whole_number(samples, "recomputed_flops_per_sample"),
         samples=samples,
@@ -101,7 +130,6 @@ def build_record(
     absent |= {name: why for rank in reversed(delivered) for name, why in rank["absent"].items()}
     lost = {name: metric for name, metric in metrics.items() if name in sampler_results.failed}
     absent |= {column.name: sampler_results.failed[name] for name in lost for column in lost[name].columns}
-    strategy: Strategy = registry.create_plugin("strategies", record.case.strategy)
     return dataclasses.replace(
         _mark_non_finite(record, delivered),
         columns=columns,
@@ -117,10 +145,20 @@ def build_record(
         effective=trial.effective,
         environment=delivered[0]["environment"],
         code=[rank["code"] for rank in delivered],
-        described_strategy=strategy.description().limited_to(trial.effective),
+        described_strategy=description and description.limited_to(trial.effective),
         described_tables={spec.name: spec for spec in tables if spec.name in trial.tables},
         degraded="; ".join(filter(None, [*stated, *(m.degraded_reason(trial) for m in whole.values())])),
     )
+
+
+def _described_columns(
+    record: Record, metrics: Mapping[str, Metric]
+) -> tuple[dict[str, dict[str, Any]], list[tuple[str, Column]]]:
+    """Descriptions of all columns for the record, and the columns with the names of their metrics."""
+    kind = job_kind(record.job.kind)
+    described = [(name, column) for name, metric in metrics.items() for column in metric.columns]
+    described += [(kind.name, column) for column in kind.columns]
+    return {column.name: column_description(name, column) for name, column in described}, described
 
 
 def column_description(metric: str, column: Column) -> dict[str, Any]:

@@ -65,11 +65,11 @@ class PassRunner:
             self._reader.prefetch(range(len(self.losses), len(self.losses) + steps))
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
-        before = _overridden_hooks("before_step", active, states)
-        after = _overridden_hooks("after_step", active, states)
+        before = overridden_hooks("before_step", active, states)
+        after = overridden_hooks("after_step", active, states)
         # nothing observes before the window has ended, so that no strategy sees where it begins
-        if name not in ("warmup", "time") and (around := _overridden_hooks("around", active, states)):
-            self._spans.target = _observing_span(session, around)
+        if name not in ("warmup", "time") and (around := overridden_hooks("around", active, states)):
+            self._spans.target = observing_span(session, around)
         self._engine.retain_gradients = name == "grad_norm"
         self._context.step.is_without_communication = name == "unsynced"
         clock = StepClock(self._context.device)
@@ -132,7 +132,7 @@ class PassRunner:
     def _collect(self, context: PassContext, metrics: dict[str, Metric], states: dict[str, Any]) -> None:
         delivery = self.result
         for key, metric in metrics.items():
-            for column, value in _metric_values(key, metric, context, states[key]).items():
+            for column, value in metric_values(key, metric, context, states[key]).items():
                 if isinstance(value, NotAvailable):
                     delivery.absent[column] = str(value)
                 else:
@@ -173,9 +173,7 @@ class StepClock:
         return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
 
 
-def _overridden_hooks(
-    name: str, metrics: dict[str, Metric], states: dict[str, Any]
-) -> list[tuple[Hook, Any]]:
+def overridden_hooks(name: str, metrics: dict[str, Metric], states: dict[str, Any]) -> list[tuple[Hook, Any]]:
     """Hooks *name* that a metric overrides: calling empty ones would cost time."""
     return [
         (getattr(metric, name), states[key])
@@ -184,7 +182,7 @@ def _overridden_hooks(
     ]
 
 
-def _metric_values(name: str, metric: Metric, context: PassContext, state: Any) -> Values:
+def metric_values(name: str, metric: Metric, context: PassContext, state: Any) -> Values:
     """Values of *metric*, or the reason for none: an exception costs its own numbers, not the trial."""
     try:
         return metric.values(context, state)
@@ -202,7 +200,7 @@ def _mean(losses: Sequence[torch.Tensor]) -> float:
     return math.fsum(float(loss) for loss in losses) / len(losses)
 
 
-def _observing_span(context: PassContext, hooks: list[tuple[Any, Any]]) -> Any:
+def observing_span(context: PassContext, hooks: list[tuple[Any, Any]]) -> Any:
     """Context manager around each part of a step, for all metrics that hook into it."""
 
     @contextmanager

@@ -39,11 +39,10 @@ from distbench.ipc.trial_files import (
     progress_file,
     result_file,
 )
-from distbench.metrics.utilisation.matmul import cudnn_precisions, fp32_precision, set_fp32_precision
+from distbench.metrics.utilisation.matmul import set_fp32_precision
 from distbench.strategies.base import RankContext, Strategy
 from distbench.system import clock
 from distbench.system.files import write_atomic
-from distbench.system.machine import gpu_index, machine_facts
 from distbench.worker.cuda_device import open_cuda_device
 from distbench.worker.determinism import (
     fix_cublas_workspace,
@@ -51,6 +50,7 @@ from distbench.worker.determinism import (
     share_nondeterministic_operation,
 )
 from distbench.worker.live_tensors import keep_snapshot, live_tensor_lines
+from distbench.worker.rank_environment import device_facts, rank_environment
 from distbench.worker.rendezvous import StoreExchange, connect_nccl, join_process_group
 from distbench.worker.trainer import RankResult
 from distbench.worker.user_code import imported_code_digest, user_line
@@ -60,13 +60,6 @@ RankFunction = Callable[[TrialInstructions, RankContext, PhaseTimer], RankResult
 """Function of trial, context and phase timer that returns the rank's result. An iterator yields ever more
 complete results: if a rank fails later, those that every rank has yielded stay valid."""
 
-# kernels that scaled dot-product attention may choose from; the flags apply to CPUs too
-_ATTENTION_KERNELS = {
-    "flash": torch.backends.cuda.flash_sdp_enabled,
-    "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
-    "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
-    "math": torch.backends.cuda.math_sdp_enabled,
-}
 # maximum characters of an exception in a record, as foreign code may have raised it
 _MAX_MESSAGE, _MAX_TRACEBACK = 4_000, 20_000
 _SHOWN_TENSORS = 3
@@ -203,7 +196,7 @@ def _run_job(
         fix_cublas_workspace()
     with phases.phase("start"):
         device = _set_up_device(case)
-        rank_facts["device"] = _device_facts(device)
+        rank_facts["device"] = device_facts(device)
         # longer than the parent's own deadlines: the parent knows which rank is behind and dumps the stacks
         patience_s = 2 * max(trial.limits.step, trial.limits.build) + 30
         store = join_process_group(
@@ -247,7 +240,7 @@ def _run_job(
     else:
         delivered = job()
     for delivery in [delivered] if isinstance(delivered, RankResult) else delivered:
-        environment = {**_environment(device), **facts, **delivery.facts}
+        environment = {**rank_environment(device), **facts, **delivery.facts}
         code = imported_code_digest()
         yield {**vars(delivery), "environment": environment, "phases": phases.seconds, "code": code}
     # no rank may leave while another still communicates with it
@@ -274,39 +267,8 @@ def _set_up_device(case: Case) -> torch.device:
     return open_cuda_device(int(os.environ["LOCAL_RANK"]))
 
 
-def _device_facts(device: torch.device) -> dict[str, Any]:
-    """Facts about *device* for a record (``RankDevice``)."""
-    if device.type == "cpu":
-        return {"kind": "cpu"}
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    return {"kind": "cuda", "index": gpu_index(uuid), "uuid": uuid}
-
-
 def _node_of_ranks(processes: int) -> list[int]:
     """Node number of each rank, as the launcher counts nodes. A collective call."""
     told = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
     dist.all_gather(told, torch.tensor([int(os.environ["GROUP_RANK"])]))
     return [int(node) for node in told]
-
-
-def _environment(device: torch.device) -> dict[str, Any]:
-    """Versions and device of this rank, for the record."""
-    facts: dict[str, Any] = {
-        **machine_facts(),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "process_threads": len(list(Path("/proc/self/task").iterdir())),
-        "backend": torch.distributed.get_backend(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "matmul_precision": fp32_precision(device),
-        "seed": torch.initial_seed(),
-        "attention": [name for name, is_allowed in _ATTENTION_KERNELS.items() if is_allowed()],
-    }
-    if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-        facts["cuda"] = torch.version.cuda
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        facts |= cudnn_precisions()
-        kinds = ("matmul_precision", "convolution_precision", "rnn_precision")
-        facts["tf32"] = any(facts[kind] == "high" for kind in kinds)
-    return facts

@@ -22,6 +22,7 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPA
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries
+from distbench.analysis.script_findings import script_findings
 from distbench.analysis.step_limits import StepLimit
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.analysis.wording.conditions import condition_sentences
@@ -80,11 +81,18 @@ def key_findings(run: RunAnalysis) -> list[str]:
         best += [_fastest(run, quiet, where, names), _lowest_memory(run, rows, where, names)]
     best.append(node_efficiency_sentence(run.scaling))
     return [
+        *_in_scripts(run),
         *filter(None, best),
         *_step_limits(run),
         *_anomalies(run),
         *condition_sentences(run),
     ]
+
+
+def _in_scripts(run: RunAnalysis) -> list[str]:
+    """Findings in scripts, each once for all launches of a script."""
+    found = [finding.text for record in run.records for finding in script_findings(record)]
+    return [*dict.fromkeys(found)]
 
 
 def _step_limits(run: RunAnalysis) -> Iterator[str]:

@@ -13,6 +13,7 @@ from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.analysis.wording.script_training import script_training
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import (
@@ -43,6 +44,8 @@ class Recommendation:
 
 def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Recommendation:
     """Recommendation for *requirements*, by default without special requirements."""
+    if requirements is None and (trained := script_training(run)):
+        return Recommendation(*trained)
     choice = select_case(run.candidates, requirements) if requirements else run.selection
     pick = choice.pick
     if pick is None:

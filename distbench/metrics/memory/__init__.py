@@ -128,10 +128,11 @@ class Memory(Metric):
         return allocators.build_library()
 
     def install(self) -> None:
-        from distbench.metrics.memory import allocators
+        import torch
 
-        if library := allocators.library():
-            library.distbench_install()
+        from distbench.metrics.memory import counting_library
+
+        counting_library.install(torch.__version__)
 
     def start(self, context: PassContext) -> Any:
         from distbench.metrics.memory import allocators

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,12 @@ import torch
 from torch.utils import cpp_extension
 
 from distbench.metrics.base import NotAvailable, PassContext, Values
+from distbench.metrics.memory import counting_library
 from distbench.system import build_cache
-from distbench.system.cache import cache_folder
 from distbench.system.files import atomic_path
 from distbench.system.machine import cxx_compiler
 
-_SOURCE = Path(__file__).with_name("counting_allocator.cpp")
-
 _NO_COMPILER = "exact bytes on a CPU need a C++ compiler: g++ or c++ on the path, or another one named by CXX"
-
-
-def library_file() -> Path:
-    """Path of the built library: one per source and version of torch."""
-    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:12]
-    return cache_folder() / "allocator" / f"counting_allocator-{key}.so"
 
 
 def build_library() -> list[str]:
@@ -37,7 +28,7 @@ def build_library() -> list[str]:
         LibraryError: the library can't be loaded.
         OSError: the cache can't be written.
     """
-    target = library_file()
+    target = counting_library.library_file(torch.__version__)
     return build_cache.ensure_built(target, functools.partial(_build, target), target)
 
 
@@ -45,7 +36,7 @@ def _build(target: Path) -> None:
     cxx = cxx_compiler()
     if cxx is None:
         raise NotAvailable(_NO_COMPILER)
-    command = [*cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(_SOURCE)]
+    command = [*cxx, "-O2", "-shared", "-fPIC", "-std=c++20", str(counting_library.SOURCE)]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += [f"-I{folder}" for folder in cpp_extension.include_paths()]
     command += [f"-L{folder}" for folder in cpp_extension.library_paths()] + ["-lc10"]
@@ -53,17 +44,6 @@ def _build(target: Path) -> None:
         done = subprocess.run([*command, "-o", str(aside)], capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotAvailable(f"the counting allocator could not be built: {done.stderr[-2000:]}")
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """Load the library; None if it was not built."""
-    file = library_file()
-    if not file.is_file():
-        return None
-    loaded = ctypes.CDLL(str(file))
-    loaded.distbench_current.restype = loaded.distbench_peak.restype = ctypes.c_int64
-    return loaded
 
 
 def missing_library_reason() -> str:
@@ -165,5 +145,5 @@ def allocator_stats(context: PassContext) -> AllocatorStats | None:
         return CudaAllocatorStats(
             list(range(context.devices_per_rank)) if context.devices_per_rank > 1 else [context.device]
         )
-    counting = library()
+    counting = counting_library.installed()
     return CpuAllocatorStats(counting) if counting else None

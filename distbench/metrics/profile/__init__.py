@@ -142,9 +142,14 @@ class Profile(Metric):
         *pipeline.COLUMNS,
     )
 
+    @property
+    def marks_layers(self) -> bool:
+        """True if the modules of the model may get hooks that mark its layers in the trace."""
+        return True
+
     def start(self, context: PassContext) -> Any:
         # compiled code has no modules, and replicas on several devices run in threads
-        has_layers = context.case.compile == "none" and context.devices_per_rank == 1
+        has_layers = self.marks_layers and context.case.compile == "none" and context.devices_per_rank == 1
         if context.pass_name == "count" and has_layers:
             from distbench.metrics.profile.layers import LayerCosts
 
@@ -193,6 +198,7 @@ class Profile(Metric):
 
     def values(self, context: PassContext, state: _State) -> Values:
         from distbench.metrics.profile import timeline
+        from distbench.metrics.profile.exchange import run_in_ranks
         from distbench.metrics.profile.trace_files import read_profiler, save_trace
 
         if context.pass_name == "count":
@@ -201,9 +207,9 @@ class Profile(Metric):
             return {"unsynced_step_s": [*context.step_times]} if context.step_times else {}
         state.profiler.stop()
         counted = context.shared(CountedCollectives)
-        profiled = timeline.analyse_profile(
-            context, counted, read_profiler(state.profiler, context.folder), state.layers
-        )
+        trace = read_profiler(state.profiler, context.folder)
+        work = timeline.analyse_profile(context, counted, trace, state.layers)
+        profiled = run_in_ranks(work, context.world_size)
         if counted and profiled.collective_rows:
             # the same collectives, with their times
             counted.rows[:] = profiled.collective_rows
@@ -211,10 +217,10 @@ class Profile(Metric):
         if context.rank == 0:
             context.tables["flags"] = [{"reason": reason} for reason in profiled.flags]
         if context.keep_traces or profiled.flags:
-            trace = context.folder / f"rank{context.rank}.trace.json.gz"
-            save_trace(state.profiler, trace)
+            file = context.folder / f"rank{context.rank}.trace.json.gz"
+            save_trace(state.profiler, file)
             # the first row of a rank is that of the step
-            profiled.timeline_rows[:1] = [{**row, "trace": trace.name} for row in profiled.timeline_rows[:1]]
+            profiled.timeline_rows[:1] = [{**row, "trace": file.name} for row in profiled.timeline_rows[:1]]
         context.tables["timeline"] = profiled.timeline_rows
         if profiled.layer_rows:
             context.tables["layers"] = profiled.layer_rows

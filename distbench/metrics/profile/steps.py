@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch.distributed as dist
-
 from distbench.core.grouping import group_pairs
 from distbench.metrics.base import PassContext
 from distbench.metrics.communication.traffic import CollectiveCall
 from distbench.metrics.profile import collective_wait
 from distbench.metrics.profile.breakdown import CollectiveRun, clip_to_wait, match_collectives
+from distbench.metrics.profile.exchange import Exchange
 from distbench.traces.intervals import TimeInterval, difference, union
 from distbench.traces.trace import ProfilerEvent, Trace, clip_to_step, starting_in
 
@@ -44,13 +43,13 @@ def profiled_step(trace: Trace, interval: TimeInterval, calls: list[CollectiveCa
     return ProfiledStep(interval, ranges, comm, difference(comm, trace.compute_intervals), matched)
 
 
-def find_shortest_times(context: PassContext, trace: Trace, steps: list[ProfiledStep]) -> None:
+def find_shortest_times(context: PassContext, trace: Trace, steps: list[ProfiledStep]) -> Exchange[None]:
     """Find the shortest time of each collective over the ranks of its group."""
     mine = [
         group_pairs((each.call.match_key, _timing(trace, each)) for each in step.collectives or ())
         for step in steps
     ]
-    every: list[list[dict[Any, list[collective_wait.CollectiveTiming]]]] = all_gather(context, mine)
+    every: list[list[dict[Any, list[collective_wait.CollectiveTiming]]]] = yield mine
     for number, step in enumerate(steps):
         if step.collectives is None:
             continue
@@ -71,12 +70,3 @@ def _timing(trace: Trace, done: CollectiveRun) -> collective_wait.CollectiveTimi
         trace.origin_ns + round(at * 1e9) for at in (done.posted_at, done.event.begin, done.event.end)
     )
     return collective_wait.CollectiveTiming(posted, began, end, done.call.op)
-
-
-def all_gather(context: PassContext, mine: object) -> list[Any]:
-    """Gather *mine* of all ranks. A collective call."""
-    every: list[Any] = [mine] * context.world_size
-    if context.world_size == 1:
-        return every
-    dist.all_gather_object(every, mine)
-    return every

@@ -5,18 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distbench.metrics.base import NotAvailable, PassContext, Values
 from distbench.metrics.communication.traffic import CountedCollectives, wire_factor
 from distbench.metrics.profile import WARM_STEPS, layer_times, pipeline, step_timeline
 from distbench.metrics.profile.breakdown import step_parts
-from distbench.metrics.profile.layers import CountedLayers, LayerHooks
+from distbench.metrics.profile.exchange import Exchange
 from distbench.metrics.profile.nodes import Transfer, link_values
-from distbench.metrics.profile.steps import ProfiledStep, all_gather, find_shortest_times, profiled_step
+from distbench.metrics.profile.steps import ProfiledStep, find_shortest_times, profiled_step
 from distbench.metrics.steptime import drift
 from distbench.traces.intervals import TimeInterval, difference, length, union
 from distbench.traces.trace import Trace, clip_to_step
+
+if TYPE_CHECKING:
+    from distbench.metrics.profile.layers import LayerHooks
 
 _UNMATCHED = "the collectives in the trace do not match those that were counted"
 _NO_KERNELS = (
@@ -53,25 +56,27 @@ def analyse_profile(
     counted: CountedCollectives | None,
     trace: Trace,
     layers: LayerHooks | None = None,
-) -> ProfileResult:
-    """Analyse the *trace* of this rank with the *counted* collectives. A collective call."""
+) -> Exchange[ProfileResult]:
+    """Analyse the *trace* of this rank with the *counted* collectives."""
     unseen, warm = _unavailable_reason(context, trace), WARM_STEPS.get(context.device.type, 0)
     profiled = [] if unseen else [*enumerate(trace.marks.get("step", []))][warm:]
     steps = [
         profiled_step(trace, interval, counted.calls_of_step(i) if counted else [])
         for i, interval in profiled
     ]
-    find_shortest_times(context, trace, steps)
+    yield from find_shortest_times(context, trace, steps)
     columns: dict[str, list[float | None]] = {}
     for step in steps:
         for name, value in _step_values(trace, step).items():
             columns.setdefault(name, []).append(value)
-    flags = _flags_of_all_ranks(context, _flags(context, steps, counted), columns.get("work_s", []))
+    flags = yield from _flags_of_all_ranks(
+        context, _flags(context, steps, counted), columns.get("work_s", [])
+    )
     unknown = NotAvailable(_UNMATCHED if counted else "needs the metric communication")
     values: Values = {name: unknown if None in numbers else numbers for name, numbers in columns.items()}
     values |= link_values(context, [_transfers(step) for step in steps], trace.compute_intervals)
     values |= _pipeline_theory(context, values)
-    choice = _select_step(context, trace, steps, columns.get("work_s", []))
+    choice = yield from _select_step(context, trace, steps, columns.get("work_s", []))
     return ProfileResult(
         values,
         _rows(trace, steps),
@@ -90,6 +95,8 @@ def _layer_rows(
     """Rows of the table ``layers``, if this rank writes them."""
     if hooks is None or (context.rank and context.world_size > layer_times.MOST_RANKS):
         return []
+    from distbench.metrics.profile.layers import CountedLayers
+
     seconds = layer_times.layer_seconds(trace, steps, hooks.layer_of_node) if steps else None
     return layer_times.layer_rows(context.shared(CountedLayers), hooks.layers, seconds)
 
@@ -114,15 +121,16 @@ def _pipeline_theory(context: PassContext, values: Values) -> Values:
 
 def _select_step(
     context: PassContext, trace: Trace, steps: list[ProfiledStep], work: list[float | None]
-) -> step_timeline.TimelineSelection | None:
-    """Select the step and the ranks to record. A collective call."""
+) -> Exchange[step_timeline.TimelineSelection | None]:
+    """Select the step and the ranks to record."""
     seconds = [step.interval[1] - step.interval[0] for step in steps]
     told = step_timeline.ProfiledStepTimes(
         seconds,
         [whole if own is None else own for own, whole in zip(work, seconds, strict=True)],
         [trace.origin_ns + round(step.interval[0] * 1e9) for step in steps],
     )
-    return step_timeline.select_step(all_gather(context, told), context.nodes)
+    every = yield told
+    return step_timeline.select_step(every, context.nodes)
 
 
 def _timeline_rows(
@@ -237,9 +245,11 @@ def _flags(context: PassContext, steps: list[ProfiledStep], counted: CountedColl
     return flags
 
 
-def _flags_of_all_ranks(context: PassContext, mine: list[str], work: list[float | None]) -> list[str]:
+def _flags_of_all_ranks(
+    context: PassContext, mine: list[str], work: list[float | None]
+) -> Exchange[list[str]]:
     """Flags of all ranks, plus one for an imbalance between ranks."""
-    every = all_gather(context, (mine, [seconds for seconds in work if seconds is not None]))
+    every = yield mine, [seconds for seconds in work if seconds is not None]
     flags = {f"rank {rank}: {reason}": None for rank, (reasons, _) in enumerate(every) for reason in reasons}
     means = [statistics.fmean(seconds) for _, seconds in every if seconds]
     if len(means) == context.world_size > 1:

@@ -69,6 +69,12 @@ def reduce_dtype(module: nn.Module) -> str:
     return dtype_name([reduced] if reduced else [p.dtype for p in module.parameters()])
 
 
+def compute_dtype(module: nn.Module) -> str:
+    """Dtype in which the live *module*, a unit, computes."""
+    computed = _fsdp_state(module)._mp_policy.param_dtype
+    return dtype_name([computed] if computed else [p.dtype for p in module.parameters()])
+
+
 def describe_units(module: nn.Module, layers: list[nn.Module]) -> dict[str, Any]:
     """Number of units of the live *module*, and those of its *layers* that are none."""
     live = fsdp_units(module)

@@ -1,0 +1,76 @@
+"""Describe the training of a measured script in words: there is nothing to choose among."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from distbench.analysis.losses.case_losses import finite_values
+from distbench.analysis.run import RunAnalysis
+from distbench.core.units import format_count, format_number, format_value
+from distbench.record import Record, Status
+
+SCRIPT_KEY = "script"
+"""Key of ``suite`` in ``run.json`` of a measured script: its command."""
+_PARTS = ("data", "forward", "backward", "optimizer")
+
+
+def is_script(run: RunAnalysis) -> bool:
+    """True if *run* measured a script."""
+    return SCRIPT_KEY in run.info.suite
+
+
+def script_training(run: RunAnalysis) -> tuple[str, tuple[str, ...]] | None:
+    """The training of the script of *run* in one sentence, and sentences about its steps; None: no script."""
+    if not is_script(run):
+        return None
+    measured = [record for record in run.records if record.status is Status.MEASURED]
+    if not measured:
+        return "No step of the script was measured.", ()
+    record = measured[-1]
+    return _headline(record), (*_parts_sentence(record), *_ending(record))
+
+
+def _headline(record: Record) -> str:
+    case = record.case
+    command = record.tables.get("script_ranks", [{}])[0].get("command") or "The script"
+    name = Path(str(command).split()[0]).name
+    batch, kind = case.batch, record.effective.get("optimizer", {}).get("class", case.optimizer.name)
+    step = record.values.get("step_s")
+    pace = f"{format_value(step, 's')} a step" if step else "the step time is unknown"
+    if speed := record.values.get("samples_per_s"):
+        pace += f", {format_number(speed)} samples/s"
+    size = f"{format_count(batch.global_batch_size, 'sample')} a step"
+    if batch.gradient_accumulation_steps > 1:
+        size += f" in {batch.gradient_accumulation_steps} micro-batches"
+    strategy = "without a wrapper that is known" if case.strategy.name == "script" else case.strategy.name
+    with_ = strategy if strategy.startswith("without") else f"with {strategy}{_options_text(record)}"
+    return (
+        f"{name} trains {with_} on {format_count(case.world_size, 'rank')}: {pace}; {size}, "
+        f"{case.precision.label}, {str(kind).rpartition('.')[2]} (lr {case.optimizer.lr:g})."
+    )
+
+
+def _options_text(record: Record) -> str:
+    options = record.case.strategy.options
+    return f" ({', '.join(f'{key}: {value}' for key, value in options.items())})" if options else ""
+
+
+def _parts_sentence(record: Record) -> list[str]:
+    """Shares of the timed steps, without a profiler."""
+    step = _mean(record, "step_s")
+    shares = {part: spent / step for part in _PARTS if step and (spent := _mean(record, f"script_{part}_s"))}
+    if not shares:
+        return []
+    told = [f"{part} {share:.0%}" for part, share in shares.items()]
+    rest = max(0.0, 1 - sum(shares.values()))
+    return [f"Of a timed step, mean over ranks: {', '.join(told)}, all else {rest:.0%}."]
+
+
+def _ending(record: Record) -> list[str]:
+    return [f"It was not measured to the end: {record.reason}."] if record.reason else []
+
+
+def _mean(record: Record, column: str) -> float:
+    values = [value for steps in record.samples.get(column, []) for value in finite_values(steps)]
+    return math.fsum(values) / len(values) if values else 0.0

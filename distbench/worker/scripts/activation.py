@@ -1,0 +1,67 @@
+"""Wait for the first update of an optimizer, which makes this process a rank.
+
+Runs at the start of every Python process of a measured command, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+COUNT_VARIABLE = "DISTBENCH_COUNT_CPU_MEMORY"
+"""Variable that is set if processes count the bytes of tensors in host memory, from torch's import on."""
+_OPTIMIZERS = "torch.optim.optimizer"
+
+
+def wait_for_optimizer() -> None:
+    """Begin to measure once an optimizer updates parameters, whenever torch is imported."""
+    if _OPTIMIZERS in sys.modules:
+        _watch_updates(sys.modules[_OPTIMIZERS])
+    else:
+        sys.meta_path.insert(0, _ImportHook(_OPTIMIZERS, _watch_updates))
+
+
+def _watch_updates(module: ModuleType) -> None:
+    if os.environ.get(COUNT_VARIABLE):
+        from distbench.metrics.memory import counting_library
+
+        counting_library.install(sys.modules["torch"].__version__)
+
+    def begin(optimizer: Any, *_: Any) -> None:
+        handle.remove()
+        # only now: the imports of a rank are those of torch and more
+        from distbench.worker.scripts.session import begin_session
+
+        begin_session(optimizer)
+
+    handle = module.register_optimizer_step_post_hook(begin)
+
+
+class _ImportHook:
+    """Finder of imports that finds nothing itself, but calls a function once a module has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find the spec of the awaited module, whose loader then calls the function; None for others."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        loader: Any = spec.loader
+        run = loader.exec_module
+
+        def run_then(module: ModuleType) -> None:
+            run(module)
+            self._then(module)
+
+        # of this one loader, which inspect and linecache still need as it is
+        loader.exec_module = run_then
+        return spec

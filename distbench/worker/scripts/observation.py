@@ -1,0 +1,196 @@
+"""Observe the parts of a script's steps: loaders, models, backward passes, optimizers and loss scalers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from distbench.worker.scripts.script_batches import BatchSize, batch_size, batch_tensor, row_hashes
+from distbench.worker.scripts.span_clock import SpanClock
+
+_HASHED_BATCHES = 4
+
+Around = Callable[[str], AbstractContextManager[Any]]
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Observation:
+    """Record of the current steps; what it puts into torch and the script is gone after ``remove``."""
+
+    def __init__(self, clock: SpanClock) -> None:
+        self._clock = clock
+        self._undo: list[Callable[[], None]] = []
+        self._open: dict[str, tuple[Callable[[], None], AbstractContextManager[Any]]] = {}
+        self._thread = threading.get_ident()
+        self._in_backward = False
+        self._scalers: list[Any] = []
+        self.around: Around = nullcontext
+        """Context around a part of a step."""
+        self.backward_passes = 0
+        """Backward passes so far."""
+        self.losses: list[torch.Tensor] = []
+        """Losses whose gradients this step is made of."""
+        self.loaded: list[BatchSize] = []
+        """Batches that loaders gave in this step."""
+        self.given: list[BatchSize] = []
+        """Inputs of the models that are trained, in this step."""
+        self.rows: list[list[str]] = []
+        """Hashes of the rows of the first batches."""
+        self.loaded_ever = False
+        """True once a loader gave a batch."""
+        self.autocast: torch.dtype | None = None
+        """Dtype of autocast in the last forward pass of a training step; None: it was off."""
+
+    def next_step(self) -> None:
+        """Begin the next step."""
+        self.losses, self.loaded, self.given = [], [], []
+        self._clock.next_step()
+
+    def install(
+        self,
+        models: list[torch.nn.Module],
+        scalers: list[Any],
+        on_update: Callable[[Any], None],
+        on_skipped: Callable[[], None],
+    ) -> None:
+        """Observe from now on.
+
+        Args:
+            on_update: Called with an optimizer after its update.
+            on_skipped: Called after an update that a loss scaler has skipped.
+        """
+        self._scalers = [scaler for scaler in scalers if scaler.is_enabled()]
+        loaders = torch.utils.data.dataloader._BaseDataLoaderIter
+        self._replace(loaders, "__next__", self._loader_next)
+        self._replace(torch.autograd, "backward", self._backward)
+        for model in models:
+            # a compiled forward pass would be compiled again with hooks inside
+            if getattr(model, "_compiled_call_impl", None) is None:
+                before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+                after = model.register_forward_hook(self._after_forward, always_call=True)
+                self._undo += [before.remove, after.remove]
+        began = register_optimizer_step_pre_hook(lambda *_: self._begin("optimizer"))
+
+        def after_update(optimizer: Any, *_: Any) -> None:
+            self._end("optimizer")
+            on_update(optimizer)
+
+        self._undo += [began.remove, register_optimizer_step_post_hook(after_update).remove]
+        for scaler in self._scalers:
+            self._watch_skips(scaler, on_skipped)
+
+    def remove(self) -> None:
+        """Remove everything that ``install`` has put into torch and the script."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    def _replace(
+        self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        original = getattr(owner, name)
+        replaced = functools.wraps(original)(wrap(original))
+        setattr(owner, name, replaced)
+
+        def restore() -> None:
+            # what the script has put in its place since is the script's
+            if getattr(owner, name) is replaced:
+                setattr(owner, name, original)
+
+        self._undo.append(restore)
+
+    def _loader_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def next_batch(loader: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return original(loader)
+            stop = self._clock.start("data")
+            with self.around("data"):
+                batch = original(loader)
+            stop()
+            self._note(batch, self.loaded)
+            return batch
+
+        return next_batch
+
+    def _note(self, batch: Any, sizes: list[BatchSize]) -> None:
+        inputs = batch_tensor(batch)
+        if inputs is None or isinstance(inputs, DTensor):
+            return
+        sizes.append(batch_size(inputs))
+        self.loaded_ever |= sizes is self.loaded
+        # loaders come first: the inputs of a model are their rows, or made of them
+        if len(self.rows) < _HASHED_BATCHES and (sizes is self.loaded or not self.loaded):
+            self.rows.append(row_hashes(inputs))
+
+    def _before_forward(self, model: Any, args: Any, kwargs: Any) -> None:
+        if model.training and torch.is_grad_enabled():
+            self._note([kwargs, args] if kwargs else args, self.given)
+            kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        self._begin("forward")
+
+    def _after_forward(self, *_: Any) -> None:
+        self._end("forward")
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._in_backward:
+                # of a checkpoint that recomputes
+                return original(tensors, *args, **kwargs)
+            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+                self.losses.append(self._unscaled(tensors.detach()))
+            self._in_backward = True
+            stop = self._clock.start("backward")
+            try:
+                with self.around("backward"):
+                    return original(tensors, *args, **kwargs)
+            finally:
+                stop()
+                self._in_backward = False
+                self.backward_passes += 1
+
+        return backward
+
+    def _unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        local: torch.Tensor = loss.to_local() if isinstance(loss, DTensor) else loss
+        for scaler in self._scalers:
+            if scaler._scale is not None:
+                local = local.float() / scaler._scale
+        return local
+
+    def _watch_skips(self, scaler: Any, on_skipped: Callable[[], None]) -> None:
+        updates = [0]
+        counted = register_optimizer_step_post_hook(lambda *_: updates.__setitem__(0, updates[0] + 1))
+        self._undo.append(counted.remove)
+
+        def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+            def step(*args: Any, **kwargs: Any) -> Any:
+                before = updates[0]
+                result = original(*args, **kwargs)
+                if updates[0] == before:
+                    on_skipped()
+                return result
+
+            return step
+
+        self._replace(scaler, "step", watch)
+
+    def _begin(self, part: str) -> None:
+        context = self.around(part)
+        context.__enter__()
+        self._open[part] = self._clock.start(part), context
+
+    def _end(self, part: str) -> None:
+        # a part that began before it was observed
+        if part not in self._open:
+            return
+        stop, context = self._open.pop(part)
+        stop()
+        context.__exit__(None, None, None)

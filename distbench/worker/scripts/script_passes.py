@@ -1,0 +1,206 @@
+"""Passes over a script's steps, with the metrics of any measured trial."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from distbench.core.case import Case
+from distbench.metrics.base import Metric, NotAvailable, Pass, PassContext
+from distbench.metrics.communication import Communication
+from distbench.metrics.communication.traffic import CountedCollectives
+from distbench.metrics.convergence import ConvergenceMetric
+from distbench.metrics.memory import Memory
+from distbench.metrics.steptime import StepTime
+from distbench.strategies.engine import Engine
+from distbench.system import clock
+from distbench.worker.passes import StepClock, metric_values, observing_span, overridden_hooks
+from distbench.worker.scripts.observation import Observation
+from distbench.worker.scripts.script_engine import ScriptEngine, ScriptStrategy
+from distbench.worker.scripts.script_profile import ScriptProfile, trace_file
+from distbench.worker.trainer import RankResult
+from distbench.workloads.base import Workload
+
+METRICS: dict[Pass, dict[str, Metric]] = {
+    "warmup": {"steptime": StepTime()},
+    "time": {"steptime": StepTime(), "memory": Memory(), "convergence": ConvergenceMetric()},
+    "count": {"communication": Communication(), "memory": Memory()},
+    "profile": {"profile": ScriptProfile()},
+}
+"""Metrics of each pass."""
+_VALUE_READS = ("aten::_local_scalar_dense", "aten::is_nonzero")
+"""Operators that make the host wait until a tensor is computed, to read its value."""
+
+_TENSOR_METHODS = ("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py")
+"""Files of torch between a line that reads or prints a tensor and the operator."""
+
+
+class ValueReads(TorchDispatchMode):
+    """Counts the lines of the script that read a value of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: Counter[str] = Counter()
+        """``file:line`` -> calls."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: run compiled code unchanged."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func._schema.name in _VALUE_READS:
+            self.places[_reading_line()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _reading_line() -> str:
+    """Line that reads a value by itself, outside of installed packages; empty: a library reads it."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.endswith(_TENSOR_METHODS):
+        frame = frame.f_back
+    if frame is None or "-packages/" in (file := frame.f_code.co_filename) or file.startswith("<"):
+        return ""
+    return f"{Path(file).name}:{frame.f_lineno}"
+
+
+class ScriptPasses:
+    """Runner of the passes of one rank, driven by the ends of its steps."""
+
+    def __init__(self, device: torch.device, folder: Path, rank: int, ranks: int) -> None:
+        self._device, self._folder, self._rank, self._ranks = device, folder, rank, ranks
+        self._context: PassContext | None = None
+        self._states: dict[str, Any] = {}
+        self._active: dict[str, Metric] = {}
+        self._step_times: dict[Pass, list[float]] = {}
+        self._clock = StepClock(device)
+        self._seen: Observation | None = None
+        self._reads: ValueReads | None = None
+        self._started = time.perf_counter()
+        self.result = RankResult()
+        """Result of the passes so far."""
+        self.began = clock.now()
+        """Time at which the process began to train."""
+        self.phases: dict[str, float] = {}
+        """Pass -> seconds."""
+        self.steps_done = 0
+        """Steps of the current pass that have ended."""
+        self.calls: list[list[dict[str, Any]]] = []
+        """Collectives of each counted step."""
+        self.trace = ""
+        """Name of the file with the profiled steps."""
+        self.value_reads: list[dict[str, Any]] = []
+        """Lines that read a value of a tensor in the counted step."""
+
+    @property
+    def is_running(self) -> bool:
+        """True during a pass."""
+        return self._context is not None
+
+    def start(self, name: Pass, case: Case | None, engine: ScriptEngine, seen: Observation) -> None:
+        """Start the pass *name* at the end of a step; *case* is known from the timed steps on."""
+        self._context = context = PassContext(
+            case=cast("Case", case),
+            workload=cast("Workload", None),
+            strategy=ScriptStrategy(),
+            engine=cast("Engine", engine),
+            device=self._device,
+            rank=self._rank,
+            world_size=self._ranks,
+            nodes=[0] * self._ranks,
+            pass_name=name,
+            folder=self._folder,
+            effective=self.result.effective,
+            earlier_step_times=self._step_times,
+        )
+        self._active, self._seen = METRICS[name], seen
+        self._states = {key: metric.start(context) for key, metric in self._active.items()}
+        if name not in ("warmup", "time"):
+            seen.around = observing_span(context, overridden_hooks("around", self._active, self._states))
+        if name == "count":
+            self._reads = ValueReads()
+            self._reads.__enter__()
+        self.steps_done = 0
+        self._clock = StepClock(self._device)
+        self._started = time.perf_counter()
+        self._run_hooks("before_step")
+        if name == "time":
+            self.result.window = (clock.now(), 0.0)
+        self._clock.mark()
+
+    def end_step(self) -> None:
+        """End a step of the pass."""
+        self.steps_done += 1
+        self._run_hooks("after_step")
+        self._clock.mark()
+
+    def begin_step(self) -> None:
+        """Begin the next step of the pass, right after the end of the last."""
+        self._run_hooks("before_step")
+
+    def _run_hooks(self, name: str) -> None:
+        for hook, state in overridden_hooks(name, self._active, self._states):
+            hook(self._context, state)
+
+    def end(self, losses: list[float | None]) -> None:
+        """End the pass, whose steps had *losses*."""
+        context = self._context
+        assert context is not None
+        if self._reads is not None:
+            self._reads.__exit__(None, None, None)
+            self.value_reads = [
+                {"place": place, "calls": n} for place, n in self._reads.places.items() if place
+            ]
+            self._reads = None
+        if self._seen is not None:
+            self._seen.around = nullcontext
+        context.step_times = self._step_times[context.pass_name] = self._clock.seconds()
+        self.phases[context.pass_name] = time.perf_counter() - self._started
+        if context.pass_name == "time":
+            self.result.window = (self.result.window[0], clock.now())
+        context.losses = [loss for loss in losses if loss is not None]
+        self._collect(context)
+        if counted := context.shared(CountedCollectives):
+            self.calls = [[asdict(call) for call in step] for step in counted.steps]
+        if context.pass_name == "profile":
+            self.trace = trace_file(self._folder, self._rank).name
+        self._context = None
+
+    def abandon(self) -> None:
+        """End the pass without results."""
+        self._context = None
+
+    def so_far(self) -> RankResult:
+        """Result with the times of the timed steps that have ended, on a CPU."""
+        result = RankResult(**vars(self.result))
+        if self._device.type == "cpu" and self.is_running:
+            result.samples = {**result.samples, "step_s": self._clock.seconds()}
+            result.passes = {**result.passes, "step_s": "time"}
+            result.window = (result.window[0], clock.now())
+        return result
+
+    def clock_restart(self) -> None:
+        """Begin the time before the first pass."""
+        self._started = time.perf_counter()
+
+    def _collect(self, context: PassContext) -> None:
+        result = self.result
+        for key, metric in self._active.items():
+            for column, value in metric_values(key, metric, context, self._states[key]).items():
+                if isinstance(value, NotAvailable):
+                    result.absent[column] = str(value)
+                else:
+                    result.samples[column] = value if isinstance(value, list) else [value]
+                    result.passes[column] = context.pass_name
+        for name, rows in context.tables.items():
+            result.tables.setdefault(name, []).extend(rows)

@@ -1,0 +1,401 @@
+"""Measure the steps of a script in this process: warm-up, timed, counted and profiled steps."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from distbench.core.serialization import replace_nonfinite
+from distbench.ipc.script_files import ScriptReport, ScriptSettings, claim_file, note_file
+from distbench.ipc.trial_files import partial_result_file, result_file
+from distbench.metrics.base import Pass
+from distbench.metrics.profile import WARM_STEPS
+from distbench.system.files import write_atomic
+from distbench.worker.rank_environment import device_facts, rank_environment
+from distbench.worker.scripts.live_training import LiveTraining
+from distbench.worker.scripts.observation import Observation
+from distbench.worker.scripts.script_case import ObservedSteps, live_settings, mean, script_case
+from distbench.worker.scripts.script_engine import ScriptEngine, parameter_digest
+from distbench.worker.scripts.script_passes import ScriptPasses
+from distbench.worker.scripts.span_clock import SpanClock
+from distbench.worker.scripts.step_boundary import StepBoundary
+from distbench.worker.trainer import first_non_finite
+from distbench.worker.user_code import imported_code_digest
+
+_WRITE_EVERY_S = 2.0
+"""Seconds between writes of the result so far, which a killed process leaves."""
+COMPLETE = "complete"
+_WAIT_S = 30.0
+"""Seconds in which ranks that have ended the same step have left their results."""
+_current: ScriptSession | None = None
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def begin_session(optimizer: torch.optim.Optimizer | None = None) -> None:
+    """Begin to measure this process, whose *optimizer* has made its first update."""
+    global _current
+    settings = ScriptSettings.read(os.environ)
+    if settings is None or _current is not None:
+        return
+    folder = Path(settings.folder)
+    try:
+        rank, ranks = _place()
+        if not _claim(folder, rank):
+            return
+        _current = ScriptSession(settings, rank, ranks, optimizer)
+        _current.begin()
+    except Exception as error:
+        # whatever is wrong in here must not end the script
+        traceback.print_exc()
+        with suppress(OSError):
+            note_file(folder, os.getpid()).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+
+
+def mark_step() -> None:
+    """End a step here: for scripts that update without an optimizer of torch."""
+    if _current is None:
+        begin_session()
+    elif _current.is_active:
+        _current.on_mark()
+
+
+def _guarded(method: F) -> F:
+    """Method of a session, whose own errors end the measurement and never the script."""
+
+    @functools.wraps(method)
+    def call(self: ScriptSession, *args: Any) -> Any:
+        # a child of a fork has everything of its parent, and is no rank
+        if not self.is_active or os.getpid() != self.report.pid:
+            return None
+        try:
+            result = method(self, *args)
+        except Exception as error:
+            traceback.print_exc()
+            self.report.fault = f"{type(error).__name__}: {error}"
+            self.detach()
+            with suppress(Exception):
+                self.write(result_file)
+            return None
+        if self._must_stop:
+            self._must_stop = False
+            # as if the script ended here: its own clean-up runs
+            raise SystemExit(0)
+        return result
+
+    return cast("F", call)
+
+
+class ScriptSession:
+    """The measurement of this process."""
+
+    def __init__(
+        self, settings: ScriptSettings, rank: int, ranks: int, optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        self._settings, self._folder = settings, Path(settings.folder)
+        self._live = LiveTraining.find(optimizer)
+        self._device = self._live.device
+        self._clock = SpanClock(self._device)
+        self._seen = Observation(self._clock)
+        self._engine = ScriptEngine(self._live)
+        self._boundary = StepBoundary(len(self._live.optimizers))
+        self._passes = ScriptPasses(self._device, self._folder, rank, ranks)
+        self._hooks: list[Callable[[], None]] = []
+        self._marked = optimizer is None
+        self._losses: list[list[torch.Tensor]] = []
+        self._sizes: list[tuple[float, float | None]] = []
+        self._counted: list[int] = []
+        self._held: list[int] = []
+        self._autocast: torch.dtype | None = None
+        self._last_pass, self._written = 0, time.monotonic()
+        self._plan: list[tuple[Pass, int]] = []
+        self._case: Any = None
+        self._must_stop = False
+        self.is_active = True
+        """True while the process is measured."""
+        self.report = ScriptReport(rank, ranks, socket.gethostname(), os.getpid(), list(sys.argv))
+
+    def begin(self) -> None:
+        """Observe from the next step on."""
+        warm = WARM_STEPS.get(self._device.type, 0)
+        profiled = self._settings.profile_steps and self._settings.profile_steps + warm
+        planned: list[tuple[Pass, int]] = [
+            ("warmup", self._settings.warmup),
+            ("time", self._settings.steps),
+            ("count", 1),
+            ("profile", profiled),
+        ]
+        self._plan = [(name, steps) for name, steps in planned if steps]
+        self._seen.install(self._live.models, self._live.scalers, self._on_update, self._on_skipped)
+        self._watch_exit()
+        self._passes.clock_restart()
+
+    @_guarded
+    def on_mark(self) -> None:
+        """End a step where the script says so."""
+        self._marked = True
+        self._end_step()
+
+    @_guarded
+    def _on_update(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._marked and self._boundary.ends_step(id(optimizer), self._seen.backward_passes):
+            self._end_step()
+
+    @_guarded
+    def _on_skipped(self) -> None:
+        self._engine.skipped_steps += 1
+        if not self._marked:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        if not (self._marked or self._boundary.is_chosen):
+            return
+        if not self._passes.is_running:
+            self._start_pass()
+            return
+        self._passes.end_step()
+        self._keep_step()
+        name, steps = self._plan[0]
+        if self._passes.steps_done == steps:
+            self._end_pass()
+            if not self._plan:
+                self._complete()
+            else:
+                self._start_pass()
+            return
+        self._passes.begin_step()
+        if name == "time" and time.monotonic() - self._written > _WRITE_EVERY_S:
+            self.write(partial_result_file)
+
+    def _start_pass(self) -> None:
+        name, _ = self._plan[0]
+        if name == "time":
+            self._describe()
+        self._clock.clear()
+        self._seen.next_step()
+        self._losses, self._last_pass = [], self._seen.backward_passes
+        self._passes.start(name, self._case, self._engine, self._seen)
+
+    def _keep_step(self) -> None:
+        """Keep what the step that has ended trained on."""
+        seen, name = self._seen, self._plan[0][0]
+        self._losses.append(seen.losses)
+        of = seen.loaded or seen.given
+        tokens = [size.tokens for size in of if size.tokens is not None]
+        self._sizes.append((float(sum(size.samples for size in of)), float(sum(tokens)) if tokens else None))
+        self._counted.append(seen.backward_passes - self._last_pass)
+        self._last_pass = seen.backward_passes
+        if name == "warmup":
+            self._autocast = seen.autocast
+            self._find_missing_gradients()
+        if name == "time":
+            self._held.append(self._held_bytes())
+        seen.next_step()
+
+    def _held_bytes(self) -> int:
+        """Bytes that the process holds between steps: of tensors on the GPU, or of resident memory."""
+        if self._device.type == "cuda":
+            return torch.cuda.memory_allocated(self._device)
+        return _resident_bytes()
+
+    def _find_missing_gradients(self) -> None:
+        if self._live.deepspeed is not None or len(self._counted) > 1:
+            return
+        for model in self._live.models:
+            self.report.unused_parameters += [
+                name for name, each in model.named_parameters() if each.requires_grad and each.grad is None
+            ]
+
+    def _describe(self) -> None:
+        """Describe the training, now that its optimizer has states and its steps are known."""
+        observed = ObservedSteps(
+            _usual([samples for samples, _ in self._sizes]),
+            _usual([*map(float, self._counted)]),
+            self._autocast,
+            bool(self._live.scalers and any(each.is_enabled() for each in self._live.scalers)),
+        )
+        self._case = script_case(self._live, observed, list(sys.argv))
+        result = self._passes.result
+        result.effective = live_settings(self._live, self._case)
+        report = self.report
+        report.case = self._case.to_json()
+        report.shares_rows = self._live.model_parallel_ranks > 1
+        if self._live.ddp is not None:
+            trained = [each for each in self._live.ddp.module.parameters() if each.requires_grad]
+            report.gradient_bytes = sum(each.numel() * each.element_size() for each in trained)
+
+    def _end_pass(self) -> None:
+        name, _ = self._plan.pop(0)
+        steps = self._passes.steps_done
+        losses = [self._loss(parts) for parts in self._losses[:steps]]
+        self._passes.end(losses)
+        result = self._passes.result
+        if name == "warmup":
+            result.warmup_losses = [loss for loss in losses if loss is not None]
+        if name == "time":
+            self._store_timed(losses, steps)
+            self.write(partial_result_file)
+
+    def _store_timed(self, losses: list[float | None], steps: int) -> None:
+        result, report = self._passes.result, self.report
+        if all(loss is not None for loss in losses):
+            result.samples["loss"], result.passes["loss"] = [*losses], "time"
+            known = [loss for loss in losses if loss is not None]
+            if broken := first_non_finite(enumerate(known)):
+                result.not_finite = {**broken, "phase": "time"}
+        else:
+            result.absent["loss"] = "a step had no scalar that a backward pass began with"
+        for part, seconds in self._clock.seconds(steps).items():
+            result.samples[f"script_{part}_s"], result.passes[f"script_{part}_s"] = [*seconds], "time"
+        sizes = self._sizes[-steps:]
+        samples = mean([size for size, _ in sizes])
+        result.samples["script_held_bytes"], result.passes["script_held_bytes"] = [*self._held], "time"
+        report.samples_per_step = samples or None
+        report.samples_from = "the loader's batches" if self._seen.loaded_ever else "the model's inputs"
+        tokens = [counted for _, counted in sizes if counted is not None]
+        if len(tokens) == len(sizes) and samples:
+            report.tokens_per_sample = mean(tokens) / samples
+        report.backward_passes = mean([*map(float, self._counted[-steps:])]) or None
+        report.rows = self._seen.rows
+
+    def _loss(self, parts: list[torch.Tensor]) -> float | None:
+        return sum(float(part) for part in parts) if parts else None
+
+    def _complete(self) -> None:
+        report = self.report
+        report.calls, report.trace = self._passes.calls, self._passes.trace
+        report.value_reads = self._passes.value_reads
+        if self._live.replicates and report.world_size > 1:
+            report.parameter_digest = parameter_digest(self._live.parameters)
+        report.ended = COMPLETE
+        self.detach()
+        self.write(result_file)
+        if self._settings.stops and self._wait_for_ranks():
+            self._must_stop = True
+
+    def _wait_for_ranks(self) -> bool:
+        """True once all ranks have left their results: none needs another any more."""
+        end = time.monotonic() + _WAIT_S
+        results = [result_file(self._folder, rank) for rank in range(self.report.world_size)]
+        while not all(file.exists() for file in results):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    @_guarded
+    def finish(self, ended: str) -> None:
+        """End the measurement where the script ends, and keep the steps so far."""
+        self.report.ended = ended
+        report = self.report
+        if self._passes.is_running and self._plan[0][0] == "time" and self._passes.steps_done:
+            self._end_pass()
+        elif self._passes.is_running:
+            self._passes.abandon()
+        report.calls, report.trace = self._passes.calls, self._passes.trace
+        self.detach()
+        self.write(result_file)
+
+    def detach(self) -> None:
+        """Remove everything from the script's process."""
+        self.is_active = False
+        self._seen.remove()
+        for undo in reversed(self._hooks):
+            undo()
+        self._hooks = []
+
+    def write(self, place: Callable[[Path, int], Path]) -> None:
+        """Write the result so far to *place* of this rank."""
+        self._written = time.monotonic()
+        result = self._passes.result
+        if place is partial_result_file and "step_s" not in result.samples:
+            result = self._passes.so_far()
+        told = {
+            **vars(result),
+            "device": device_facts(self._device),
+            "began": self._passes.began,
+            "environment": {**rank_environment(self._device), "warm": False},
+            "phases": self._passes.phases,
+            "code": imported_code_digest(),
+            "script": asdict(self.report),
+        }
+        write_atomic(place(self._folder, self.report.rank), json.dumps(replace_nonfinite(told)))
+
+    def _watch_exit(self) -> None:
+        leave, report_error = os._exit, sys.excepthook
+
+        def exit_now(code: int) -> None:
+            self.finish(f"os._exit({code})")
+            leave(code)
+
+        def on_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+            place = traceback.extract_tb(trace)[-1:] if trace else []
+            where = "".join(f" ({Path(each.filename).name}:{each.lineno})" for each in place)
+            self.report.error = f"{kind.__name__}: {error}{where}"[:2000]
+            report_error(kind, error, trace)
+
+        def restore() -> None:
+            if os._exit is exit_now:
+                os._exit = leave
+            if sys.excepthook is on_exception:
+                sys.excepthook = report_error
+            atexit.unregister(at_exit)
+
+        def at_exit() -> None:
+            self.finish("the script raised" if self.report.error else "the script ended")
+
+        os._exit, sys.excepthook = exit_now, on_exception  # type: ignore[assignment]
+        atexit.register(at_exit)
+        self._hooks.append(restore)
+
+
+def _place() -> tuple[int, int]:
+    """Rank of this process, and their number."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    for rank, ranks in (
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        if rank in os.environ and ranks in os.environ:
+            return int(os.environ[rank]), int(os.environ[ranks])
+    return 0, 1
+
+
+def _claim(folder: Path, rank: int) -> bool:
+    """True if this process is the first that trains as *rank*: a command may run several scripts."""
+    try:
+        descriptor = os.open(claim_file(folder, rank), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    os.write(descriptor, str(os.getpid()).encode())
+    os.close(descriptor)
+    return True
+
+
+def _usual(numbers: list[float]) -> float:
+    """Most frequent of *numbers*; 0 without any: the last batch of an epoch may be smaller."""
+    return Counter(numbers).most_common(1)[0][0] if numbers else 0.0
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - each step: a Path costs more than the read
+        return int(file.read().split()[1]) * resource.getpagesize()
