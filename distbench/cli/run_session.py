@@ -157,6 +157,9 @@ def load_resumed(context: typer.Context, name: str, out: Path, changed: Override
     if not (run.folder / RUN_FILE).exists() and (request := submission.read_request(run.folder)):
         return RunExecution.from_request(run.folder, request, changed.set)
     info = _read_info(run)
+    if info.is_script:
+        again = shlex.join(info.command)
+        raise UsageError(f"--resume {name}: it measured a script, which starts anew with: {again}")
     if changed.jobs and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
     suite = Suite.from_resolved(info.suite, changed)

@@ -177,6 +177,14 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
+class ObservedOptimizer(OptimizerConfig):
+    """An optimizer that a measured script has, and that no suite can name."""
+
+    name: Any = ""
+    """Name of its class."""
+
+
+@dataclass(frozen=True)
 class PrecisionConfig:
     """The dtypes of one step, the same in every strategy."""
 
@@ -303,7 +311,7 @@ class Case:
     world_size: Annotated[int, Bound(1, MAX_WORLD_SIZE)]
     device: Device
     batch: Batch
-    optimizer: OptimizerConfig
+    optimizer: OptimizerConfig | ObservedOptimizer
     precision: PrecisionConfig
     activation_checkpointing: Literal["none", "selective", "full"]
     threads: Count

@@ -66,7 +66,7 @@ def baseline_arm(baseline: str, arm: GateArm, folder: Path, load: Callable[[Path
     if python := find_python(Path(baseline)):
         return _environment_arm(python, baseline, arm)
     checkout = check_out(baseline, folder)
-    place = _checkout_place(baseline, checkout.tree, checkout.root)
+    place = checkout_place(baseline, checkout.tree, checkout.root)
     suite = _checkout_suite(arm.suite, checkout.tree, checkout.root, load)
     if suite.to_resolved() == arm.suite.to_resolved() and not _imports_own_code(arm.suite):
         raise UsageError(
@@ -138,7 +138,7 @@ def _checkout_suite(suite: Suite, tree: Path, root: Path, load: Callable[[Path],
     return replace(load(there), **own).with_job(MEASURE, suite.measure)
 
 
-def _checkout_place(revision: str, tree: Path, root: Path) -> PythonTarget:
+def checkout_place(revision: str, tree: Path, root: Path) -> PythonTarget:
     """Working directory and module search path, moved into the checkout *tree* of *root*."""
     inside = Path.cwd().resolve().relative_to(root)
     if not (tree / inside).is_dir():

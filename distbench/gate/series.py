@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from distbench.analysis.scaling import case_families, case_series
 from distbench.core.case import Case
@@ -22,7 +22,7 @@ from distbench.gate.pairs import CasePairs
 from distbench.gate.sequential_test import PairRule
 from distbench.plan import PlannedTrial
 from distbench.record import WARMUP_ROUND, Record, Status
-from distbench.run import AllocationTimeLimit, Observer, StopRequest, TrialRunner
+from distbench.run import AllocationTimeLimit, Observer, StopRequest
 from distbench.suite.gate import GateRules
 
 _BASELINE, _CANDIDATE = 0, 1
@@ -103,11 +103,27 @@ def make_tracks(slots: Sequence[CaseSlot], *, efficiency: bool) -> list[list[Cas
     return [block for block in blocks if block]
 
 
+class TrialBench(Protocol):
+    """Runs the trials of one arm; each is on disk when ``run`` returns, if it is kept."""
+
+    def stored_record(self, task: PlannedTrial) -> Record | None:
+        """Record of *task* from an earlier session; None: it has none."""
+
+    def run(self, task: PlannedTrial, *, keep: bool = True) -> Record:
+        """Run *task*; return its record."""
+
+    def store(self, task: PlannedTrial, record: Record) -> Record:
+        """Store *record* of *task*; return what is stored."""
+
+    def restart_fork_servers(self) -> None:
+        """Start the next trial from new processes."""
+
+
 @dataclass
 class PairSeries:
     """Runs blocks on two benches, baseline and candidate, until each has ended."""
 
-    benches: tuple[TrialRunner, TrialRunner]
+    benches: tuple[TrialBench, TrialBench]
     gate: GateRules
     observer: Observer
     stop: StopRequest

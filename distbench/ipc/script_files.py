@@ -23,7 +23,7 @@ INJECTED_FOLDER = Path(__file__).parents[1] / "worker" / "scripts" / "injected"
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """What the ranks of a script measure, and where they leave it."""
+    """Settings of the ranks of a script."""
 
     folder: str
     """Folder of the trial."""
@@ -54,7 +54,7 @@ class ScriptSettings:
 
 @dataclass
 class ScriptReport:
-    """What a rank tells about the script, beside the results of any rank."""
+    """Report of a rank on the script, beside the results of any rank."""
 
     rank: int
     world_size: int

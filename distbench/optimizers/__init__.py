@@ -8,7 +8,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from distbench.core.case import OptimizerConfig
 from distbench.optimizers.kind import ALGORITHM_FLAGS, OptimizerEntry, ParameterShape, TensorLayout
@@ -23,6 +23,12 @@ HYPER_PARAMETER_KEYS = tuple(dict.fromkeys(key for kind in CATALOG.values() for 
 def entry_of(spec: OptimizerConfig) -> OptimizerEntry:
     """Catalog entry of the optimizer that *spec* names."""
     return CATALOG[spec.name]
+
+
+def update_dtype(spec: OptimizerConfig) -> Literal["", "bf16"]:
+    """Dtype in which the optimizer of *spec* multiplies in its update; empty: none of its own, or unknown."""
+    kind = CATALOG.get(spec.name)
+    return kind.compute_dtype if kind else ""
 
 
 def default_settings(name: object) -> dict[str, Any]:

@@ -60,6 +60,8 @@ from distbench.system.files import folders, infrastructure_errors, slug, write_a
 from distbench.system.machine import machine_facts
 
 RUN_FILE = "run.json"
+SCRIPT_KEY = "script"
+"""Key of ``suite`` in ``run.json`` of a measured script, which is in no suite."""
 SUBMISSION_FOLDER = "submitted"
 """Folder of a submission to an engine (``submission``)."""
 # characters of one text of a record
@@ -87,6 +89,11 @@ class RunInfo:
     """The resolved suite: with all defaults and overrides."""
     machine: dict[str, Any]
     cases: list[PlannedCase] = field(default_factory=list)
+
+    @property
+    def is_script(self) -> bool:
+        """True if the run measured a script that was not a suite: ``suite`` then has its command."""
+        return SCRIPT_KEY in self.suite
 
     @classmethod
     def create(

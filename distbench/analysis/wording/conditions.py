@@ -15,7 +15,6 @@ from distbench.analysis.settings import (
 )
 from distbench.analysis.statistics.block_model import outlier_rounds
 from distbench.analysis.step_limits import gpu_idle_share
-from distbench.analysis.wording.script_training import is_script
 from distbench.core.case import CURRENT_ENVIRONMENT
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import join_limited, one_line
@@ -45,7 +44,7 @@ def condition_sentences(run: RunAnalysis) -> list[str]:
             "On a CPU, offloaded data moves from memory to memory, so offloading saves no memory here."
         )
     if measured and all(row.trials < 2 for row in measured):
-        more = "use --trials 3" if is_script(run) else "set measure.trials to 3 or more"
+        more = "use --trials 3" if run.info.is_script else "set measure.trials to 3 or more"
         notes.append(f"Only one trial per case, so the spread is unknown; {more}.")
     if pending := sum(row.status == PENDING for row in run.cases):
         notes.append(f"{pending} of {len(run.cases)} cases have no record yet.")

@@ -13,7 +13,7 @@ from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
-from distbench.analysis.wording.script_training import script_training
+from distbench.analysis.wording.script_description import script_training
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import (

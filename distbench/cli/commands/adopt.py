@@ -61,6 +61,8 @@ def adopt(
     count = options.parse_option("--for-parameters", parameters, _parse_parameters)
     stored = catalog.find_run(name, out)
     run = RunAnalysis.read(stored)
+    if run.info.is_script:
+        raise UsageError(f"adopt {name}: it measured a script, whose configuration is its own already")
     row = _find_case(run.cases, wanted)
     _check_exportable(row, force=force)
     about = [f"{one_line(row.case.name, 100)}: {caveat}" for caveat in export_caveats(row, run)]

@@ -12,7 +12,7 @@ import typer
 
 from distbench.cli import options
 from distbench.cli.decorators import ignores_time_warnings
-from distbench.cli.options import flag, option
+from distbench.cli.options import argument, flag, option
 from distbench.cli.output import apply_style, print_json, print_note, print_text, terminal_width
 from distbench.core.errors import UsageError
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 @ignores_time_warnings
 def gate(
     context: typer.Context,
-    suite: options.SuiteArgument,
+    suite: Annotated[Path | None, argument("[SUITE]", "Suite file (YAML).")] = None,
+    command: Annotated[
+        list[str] | None, argument("[-- COMMAND]", "In place of a suite: the command of a training script.")
+    ] = None,
     baseline: Annotated[
         str, option("--baseline", "REF|ENV|RUN", "Git revision, Python environment or stored run.")
     ] = "",
@@ -75,6 +78,7 @@ def gate(
     from distbench.cli.gate_arms import ArmOptions, make_arms, run_against_stored, with_pinned_rules
     from distbench.cli.interruption import print_stopped, resume_hint_on_abort
     from distbench.cli.progress import observe_progress
+    from distbench.cli.script_gate import command_after_dashes, gate_script
     from distbench.cli.started_ranks import join_started_ranks
     from distbench.gate.gate import Gate
     from distbench.record import catalog
@@ -96,6 +100,24 @@ def gate(
         (*(setting for setting in set_ if not setting.startswith("gate.")), *env),
     )
     is_changed, resume_with = bool(before.changes or env), ""
+    if (script := command_after_dashes(context.obj)) is not None:
+        _check_script(suite, script, is_changed=is_changed, alone=(since, only, resume, dry_run))
+        _check_difference(is_different=bool(baseline), self_test=self_test)
+        result = gate_script(
+            script,
+            context.obj,
+            out,
+            baseline=baseline,
+            settings=[*set_, *rules],
+            self_test=self_test,
+            quiet=quiet,
+        )
+        _print(result, markdown=markdown, as_json=as_json)
+        _write(result, junit=junit, metrics=metrics, github=github, is_data=as_json or markdown)
+        return print_stopped(result.stopped, "") if result.stopped else result.exit_code(inconclusive)  # type: ignore[arg-type]
+    if suite is None or command:
+        extra = f"{command[0]} is none of its arguments" if command else "missing SUITE"
+        raise UsageError(f"gate: {extra}; to gate a script, write: distbench gate --baseline REF -- COMMAND")
     if stored := catalog.find_run_strict(baseline, out):
         _check_meant(baseline, stored.folder)
         _check_stored(is_changed=is_changed, dry_run=dry_run, resume=resume)
@@ -130,6 +152,19 @@ def gate(
     if result.stopped:
         return print_stopped(result.stopped, resume_with)
     return result.exit_code(inconclusive)  # type: ignore[arg-type]  # checked above
+
+
+def _check_script(
+    suite: Path | None, script: Sequence[str], *, is_changed: bool, alone: Sequence[object]
+) -> None:
+    """Raise UsageError if options were given that need a suite."""
+    if suite is not None and [str(suite)] != [*script[:1]]:
+        raise UsageError(f"gate: {suite} and a command after --; give one of them")
+    if is_changed or any(alone):
+        raise UsageError(
+            "gate -- COMMAND takes --baseline with a revision or an environment, or --self-test, but no "
+            "--since, --only, --env, --env-baseline, --set-baseline, --resume, --dry-run"
+        )
 
 
 def _limit_settings(**limits: float | None) -> dict[str, str]:

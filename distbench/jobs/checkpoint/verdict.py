@@ -56,7 +56,7 @@ class RoundingLimit:
         precision = case.precision
         dtypes = {precision.compute, precision.reduce, precision.master, precision.optimizer_state}
         # Muon's updates, whose products FSDP2 sums in parts: 3 eps of bf16 in a case in fp32
-        dtypes |= {optimizers.entry_of(case.optimizer).compute_dtype or precision.compute}
+        dtypes |= {optimizers.update_dtype(case.optimizer) or precision.compute}
         return min(self.per_eps * max(_EPS[dtype] for dtype in dtypes), self.maximum)
 
 

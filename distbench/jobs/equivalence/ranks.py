@@ -138,7 +138,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
                 "disable the random numbers"
             )
         parts = self._valid_parts(parts)
-        always = bool(optimizers.entry_of(self._plain.case.optimizer).compute_dtype)
+        always = bool(optimizers.update_dtype(self._plain.case.optimizer))
         self.train(name="reference")
         self.train(name="repeat")
         for number in range(perturbed):
@@ -198,7 +198,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
         feed = MicroBatchReader(setting, training.order)
         with self._phases.phase("build"):
             trainer = Trainer(setting, feed, seed=training.seed)
-        coarse = optimizers.entry_of(training.case.optimizer).compute_dtype or training.case.precision.compute
+        coarse = optimizers.update_dtype(training.case.optimizer) or training.case.precision.compute
         self._rounding_dtype = coarse if training.rounds else ""
         limit = training.case.optimizer.clip_grad_norm if training.clips_exactly else None
         self._clip_norm = math.inf if limit is None else limit

@@ -1,4 +1,4 @@
-"""What ranks exchange in the analysis of a profile: among themselves, or of stored traces in one process."""
+"""Exchange between ranks in the analysis of a profile: real, or of stored traces in one process."""
 
 from __future__ import annotations
 

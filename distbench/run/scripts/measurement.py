@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
+import shlex
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +16,12 @@ from pathlib import Path
 from distbench import __version__
 from distbench.core.errors import UsageError
 from distbench.core.units import format_count
+from distbench.ipc.launch_spec import CURRENT_PYTHON, PythonTarget
 from distbench.ipc.script_files import ScriptSettings, note_file
+from distbench.metrics.memory import counting_library
 from distbench.plan import PlannedCase
 from distbench.record import Record
-from distbench.record.run_folder import Run, RunInfo, RunState, new_run_id, utc_now
+from distbench.record.run_folder import SCRIPT_KEY, Run, RunInfo, RunState, new_run_id, utc_now
 from distbench.run.interruption import StopRequest
 from distbench.run.results import run_samplers
 from distbench.run.scripts.script_process import ScriptProcess, read_results, world_size
@@ -37,7 +42,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ScriptPlan:
-    """What to measure of a command."""
+    """A command, and the steps of it to measure."""
 
     command: tuple[str, ...]
     warmup: int = 10
@@ -67,17 +72,20 @@ def measure_script(plan: ScriptPlan, out: Path, words: Sequence[str], tell: Tell
         UsageError: the command can't be started, or no step of it could be timed; no run is left then.
         InfrastructureError: the disk is full or the folder is not writable.
     """
-    run = _create_run(plan, out, words)
+    build_memory_counter(tell)
+    info = run_info(plan, words)
+    run = Run.create(out, info, suite_text(words))
     records: list[Record] = []
     code = 0
     with run.hold_lock(), StopRequest().handle_signals() as stop:
+        launcher = ScriptLauncher(run, plan, stop, tell)
         try:
             for number in range(plan.trials):
                 if plan.trials > 1:
                     tell(f"launch {number + 1} of {plan.trials}")
-                code, record = _measure_once(run, plan, number, stop, tell)
+                code, record = launcher.launch(number)
                 records.append(record)
-                _store(run, record)
+                launcher.store(record)
                 if code or stop.is_set:
                     break
         except UsageError:
@@ -89,63 +97,109 @@ def measure_script(plan: ScriptPlan, out: Path, words: Sequence[str], tell: Tell
     return ScriptOutcome(run, code, tuple(records))
 
 
-def _create_run(plan: ScriptPlan, out: Path, words: Sequence[str]) -> Run:
+def build_memory_counter(tell: Tell) -> None:
+    """Build the counter of tensors in host memory, once per version of torch; without it, no peak is known.
+
+    Built for the torch beside distbench: that of a script in another environment may differ.
+    """
+    if machine_facts()["gpus"]:
+        return
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if counting_library.library_file(version).is_file():
+        return
+    tell("building the counter of memory, once")
+    command = "from distbench.metrics.memory.allocators import build_library; build_library()"
+    # a failure is the reason of absent numbers, said by the ranks
+    subprocess.run([sys.executable, "-P", "-c", command], check=False, stdout=subprocess.DEVNULL)
+
+
+def suite_text(words: Sequence[str]) -> str:
+    """Text of ``suite.yaml`` of a run that measured no suite, started by the command line *words*."""
+    return f"# measured by: {shlex.join(words)}\n"
+
+
+def run_info(plan: ScriptPlan, words: Sequence[str]) -> RunInfo:
+    """Description of a run of *plan* that is starting, started by the command line *words*."""
     scripts = [Path(word).stem for word in plan.command if word.endswith(".py")]
     name = slug(scripts[0] if scripts else Path(plan.command[0]).name) if plan.command else "script"
     measure = {"warmup": plan.warmup, "steps": plan.steps, "trials": plan.trials}
     measure["profile_steps"] = plan.profile_steps
-    info = RunInfo(
+    return RunInfo(
         run_id=new_run_id(),
         suite_name=name,
         version=__version__,
         created=utc_now(),
         state="running",
         command=list(words),
-        suite={"name": name, "script": {"command": [*plan.command]}, "measure": measure},
+        suite={"name": name, SCRIPT_KEY: {"command": [*plan.command]}, "measure": measure},
         machine=dict(machine_facts()),
     )
-    return Run.create(out, info, f"# measured by: {' '.join(words)}\n")
 
 
-def _measure_once(
-    run: Run, plan: ScriptPlan, number: int, stop: StopRequest, tell: Tell
-) -> tuple[int, Record]:
-    """Launch the command once; return its exit code and the record."""
-    folder = run.folder / "scratch" / f"launch{number}"
-    folder.mkdir(parents=True)
-    settings = ScriptSettings(
-        str(folder.resolve()), plan.warmup, plan.steps, plan.profile_steps, stops=not plan.keep_running
-    )
-    started, began, launched = utc_now(), time.monotonic(), clock.now()
-    gpus = machine_facts()["gpus"]
-    provisional = provisional_case("cuda" if gpus else "cpu", max(1, len(gpus)))
-    stdout = sys.stderr.fileno() if plan.output_to_stderr else None
-    with (
-        run_samplers(provisional, METRICS) as sampled,
-        ScriptProcess.start(plan.command, settings, run.info().run_id, stdout=stdout) as process,
-    ):
-        steps = process.wait(keep_running=plan.keep_running, should_stop=lambda: stop.stop_now)
-        _tell_progress(steps, folder, plan, tell)
-        code = process.exit_code
-        is_measured = process.is_measured()
-    code = 0 if is_measured and not plan.keep_running and not stop.is_set else code
-    ranks = world_size(folder)
-    if ranks is None:
-        raise UsageError(_nothing_measured_text(folder, code))
-    trial = ScriptTrial(
-        run.info().run_id,
-        number,
-        started,
-        time.monotonic() - began,
-        launched,
-        code,
-        stop.is_set,
-        plan.steps,
-        plan.tokens_per_step,
-    )
-    record = script_record(trial, folder, read_results(folder, ranks), sampled)
-    keep_files(folder, run.trial_folder(record.case, record.round))
-    return code, record
+@dataclass(frozen=True)
+class ScriptLauncher:
+    """Launches the command of a plan, and keeps what its ranks leave in the folder of a run."""
+
+    run: Run
+    plan: ScriptPlan
+    stop: StopRequest
+    tell: Tell
+    place: PythonTarget = CURRENT_PYTHON
+    """Working directory and variables of the command."""
+
+    def launch(self, round_: int) -> tuple[int, Record]:
+        """Launch the command once, as *round_* of the run; return its exit code and the record.
+
+        Raises:
+            UsageError: it can't be started, or no step of it could be timed.
+        """
+        plan, run_id = self.plan, self.run.info().run_id
+        folder = self.run.folder / "scratch" / f"launch{round_}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        settings = ScriptSettings(
+            str(folder.resolve()), plan.warmup, plan.steps, plan.profile_steps, stops=not plan.keep_running
+        )
+        started, began, launched = utc_now(), time.monotonic(), clock.now()
+        gpus = machine_facts()["gpus"]
+        provisional = provisional_case("cuda" if gpus else "cpu", max(1, len(gpus)))
+        stdout = sys.stderr.fileno() if plan.output_to_stderr else None
+        with (
+            run_samplers(provisional, METRICS) as sampled,
+            ScriptProcess.start(plan.command, settings, run_id, self.place, stdout=stdout) as process,
+        ):
+            steps = process.wait(keep_running=plan.keep_running, should_stop=lambda: self.stop.stop_now)
+            _tell_progress(steps, folder, plan, self.tell)
+            code = process.exit_code
+            is_measured = process.is_measured()
+        code = 0 if is_measured and not (plan.keep_running or self.stop.is_set) else code
+        ranks = world_size(folder)
+        if ranks is None:
+            raise UsageError(_nothing_measured_text(folder, code))
+        trial = ScriptTrial(
+            run_id,
+            round_,
+            started,
+            time.monotonic() - began,
+            launched,
+            code,
+            self.stop.is_set,
+            plan.steps,
+            plan.tokens_per_step,
+        )
+        record = script_record(trial, folder, read_results(folder, ranks), sampled)
+        keep_files(folder, self.run.trial_folder(record.case, record.round))
+        return code, record
+
+    def store(self, record: Record) -> None:
+        """Store *record*, and its case if the run does not have it yet."""
+        self.run.write_record(record)
+        info = self.run.info()
+        if all(item.case.id != record.case_id for item in info.cases):
+            self.run.write_info(dataclasses.replace(info, cases=[*info.cases, PlannedCase(record.case)]))
 
 
 def _tell_progress(steps: Iterator[None], folder: Path, plan: ScriptPlan, tell: Tell) -> None:
@@ -157,13 +211,6 @@ def _tell_progress(steps: Iterator[None], folder: Path, plan: ScriptPlan, tell: 
             begun = ranks
             measured = f"{plan.warmup} warm-up and {plan.steps} timed steps"
             tell(f"{format_count(ranks, 'rank')} began to train; measuring {measured}")
-
-
-def _store(run: Run, record: Record) -> None:
-    run.write_record(record)
-    info = run.info()
-    if all(item.case.id != record.case_id for item in info.cases):
-        run.write_info(dataclasses.replace(info, cases=[*info.cases, PlannedCase(record.case)]))
 
 
 def _nothing_measured_text(folder: Path, code: int) -> str:

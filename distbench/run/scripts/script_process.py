@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core.errors import UsageError
+from distbench.ipc.launch_spec import PythonTarget
 from distbench.ipc.script_files import ScriptSettings
 from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.system import clock
@@ -36,11 +37,18 @@ class ScriptProcess:
     @classmethod
     @contextmanager
     def start(
-        cls, command: Sequence[str], settings: ScriptSettings, run_id: str, *, stdout: int | None
+        cls,
+        command: Sequence[str],
+        settings: ScriptSettings,
+        run_id: str,
+        place: PythonTarget,
+        *,
+        stdout: int | None,
     ) -> Iterator[ScriptProcess]:
         """Start *command*; nothing of it is left when the body ends.
 
         Args:
+            place: Its working directory and variables.
             stdout: Descriptor for its output; None: that of this process.
 
         Raises:
@@ -48,16 +56,23 @@ class ScriptProcess:
         """
         check_command(command)
         adopt_orphans()
+        given = {**os.environ, **place.environment}
         environment = {
-            **os.environ,
-            **settings.variables(os.environ),
+            **given,
+            **settings.variables(given),
             **clock.clock_environment(),
             RUN_ID_VARIABLE: run_id,
         }
         if not machine_facts()["gpus"]:
             environment[_COUNT_VARIABLE] = "1"
         try:
-            process = subprocess.Popen(command, env=environment, stdout=stdout, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=place.working_directory,
+                stdout=stdout,
+                start_new_session=True,
+            )
         except OSError as error:
             raise UsageError(f"measure: {command[0]} can't be started: {error.strerror}") from error
         started = cls(process, Path(settings.folder), run_id)

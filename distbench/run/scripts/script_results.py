@@ -49,7 +49,7 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True)
 class ScriptTrial:
-    """What is known of a trial besides its ranks' files."""
+    """Facts of a trial besides its ranks' files."""
 
     run_id: str
     round: int

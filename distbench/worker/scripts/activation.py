@@ -8,21 +8,47 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 COUNT_VARIABLE = "DISTBENCH_COUNT_CPU_MEMORY"
 """Variable that is set if processes count the bytes of tensors in host memory, from torch's import on."""
+SETTINGS_VARIABLE = "DISTBENCH_MEASURE"
+"""As in ``ipc.script_files``, which imports more than each start of Python should pay for."""
 _OPTIMIZERS = "torch.optim.optimizer"
+
+_waiting = threading.Event()
 
 
 def wait_for_optimizer() -> None:
     """Begin to measure once an optimizer updates parameters, whenever torch is imported."""
+    _waiting.set()
     if _OPTIMIZERS in sys.modules:
         _watch_updates(sys.modules[_OPTIMIZERS])
     else:
         sys.meta_path.insert(0, _ImportHook(_OPTIMIZERS, _watch_updates))
+
+
+def attach() -> None:
+    """Let ``distbench measure`` measure this script: one line in it, for launchers that drop ``PYTHONPATH``.
+
+    Without ``distbench measure`` it does nothing. Call it before the first update of an optimizer.
+    """
+    if os.environ.get(SETTINGS_VARIABLE) and not _waiting.is_set():
+        wait_for_optimizer()
+
+
+def step() -> None:
+    """End a step of a script whose parameters no optimizer of torch updates.
+
+    From the first call on, only these calls end steps. Without ``distbench measure`` it does nothing.
+    """
+    if os.environ.get(SETTINGS_VARIABLE):
+        from distbench.worker.scripts.session import mark_step
+
+        mark_step()
 
 
 def _watch_updates(module: ModuleType) -> None:

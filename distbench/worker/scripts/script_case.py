@@ -25,7 +25,7 @@ from distbench.optimizers import CATALOG
 from distbench.strategies.torch_engine.layer_sharding import compute_dtype, reduce_dtype
 from distbench.strategies.torch_engine.optimizer import describe_optimizer
 from distbench.strategies.torch_engine.readback import dtype_name, parameter_counts
-from distbench.worker.scripts.live_training import LiveTraining, elements
+from distbench.worker.scripts.live_objects import LiveTraining, elements
 
 SCRIPT = "script"
 """Label of the case, and name of the workload and the data that a script has of its own."""
@@ -33,7 +33,7 @@ SCRIPT = "script"
 
 @dataclass(frozen=True)
 class ObservedSteps:
-    """What the steps of a rank showed."""
+    """Observations of the steps of a rank."""
 
     samples: float
     """Samples of the rank in a step; 0: unknown."""

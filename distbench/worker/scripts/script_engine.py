@@ -12,7 +12,7 @@ from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.layer_sharding import count_fsdp_storages, unsharded_elements
 from distbench.strategies.torch_engine.readback import StorageCounter
-from distbench.worker.scripts.live_training import LiveTraining
+from distbench.worker.scripts.live_objects import LiveTraining
 
 
 class ScriptStrategy(Strategy):
@@ -31,7 +31,7 @@ class ScriptStrategy(Strategy):
 
 
 class ScriptEngine:
-    """What metrics read from an ``Engine``; nothing of the training goes through it."""
+    """The part of an ``Engine`` that metrics read; nothing of the training goes through it."""
 
     def __init__(self, live: LiveTraining) -> None:
         self._live = live

@@ -28,7 +28,7 @@ from distbench.metrics.base import Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.system.files import write_atomic
 from distbench.worker.rank_environment import device_facts, rank_environment
-from distbench.worker.scripts.live_training import LiveTraining
+from distbench.worker.scripts.live_objects import LiveTraining
 from distbench.worker.scripts.observation import Observation
 from distbench.worker.scripts.script_case import ObservedSteps, live_settings, mean, script_case
 from distbench.worker.scripts.script_engine import ScriptEngine, parameter_digest

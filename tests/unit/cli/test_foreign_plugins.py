@@ -30,6 +30,7 @@ RUNNERS = {
     *("run", "plan", "doctor", "prepare", "gate", "calibrate", "launch", "collectives"),
     *("init", "list", "completion"),
     "trace",
+    "measure",
 }
 """Commands that take no run, or run a suite."""
 

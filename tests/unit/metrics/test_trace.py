@@ -18,8 +18,9 @@ from distbench.metrics.communication.traffic import (
     bus_factor,
     wire_factor,
 )
-from distbench.metrics.profile import Profile
+from distbench.metrics.profile import Profile, timeline
 from distbench.metrics.profile.breakdown import STEP_PART_DOCS, match_collectives, step_parts
+from distbench.metrics.profile.exchange import run_in_ranks, run_together
 from distbench.metrics.profile.kineto import read_kineto
 from distbench.metrics.profile.nodes import Transfer, busbw, link_values
 from distbench.metrics.profile.step_timeline import timeline_rows
@@ -284,6 +285,11 @@ def session(*, devices: int = 1, device: str = "cuda") -> PassContext:
     return PassContext(case=of, device=kind, rank=0, world_size=1, nodes=[0], pass_name="profile", **rest)
 
 
+def analysed(context: PassContext, *told: Any) -> timeline.ProfileResult:
+    """Result of the only rank."""
+    return run_in_ranks(timeline.analyse_profile(context, *told), context.world_size)
+
+
 def two_steps() -> Events:
     events = Events().mark("step", 0, 100).mark("forward", 4, 10).kernel("sgemm", 5, 10, 40)
     return events.mark("step", 100, 130).mark("forward", 104, 110).kernel("sgemm", 105, 110, 125)
@@ -291,31 +297,45 @@ def two_steps() -> Events:
 
 @pytest.mark.train
 def test_the_first_step_of_a_gpu_which_pays_for_the_profiler_is_left_out():
-    from distbench.metrics.profile import timeline
-
-    found = timeline.analyse_profile(session(), None, read_kineto(two_steps().found))
+    found = analysed(session(), None, read_kineto(two_steps().found))
     assert found.values["profile_step_s"] == [pytest.approx(0.030)]
-    on_cpu = timeline.analyse_profile(session(device="cpu"), None, read_kineto(two_steps().found))
+    on_cpu = analysed(session(device="cpu"), None, read_kineto(two_steps().found))
     assert on_cpu.values["profile_step_s"] == [pytest.approx(0.100), pytest.approx(0.030)]
 
 
 @pytest.mark.train
 def test_a_gpu_whose_kernels_nobody_saw_is_not_taken_for_a_cpu():
-    from distbench.metrics.profile import timeline
-
-    found = timeline.analyse_profile(session(), None, read_kineto(cpu_step().found))
+    found = analysed(session(), None, read_kineto(cpu_step().found))
     assert "CUPTI" in found.unavailable_reason
     assert found.collective_rows == found.timeline_rows == found.flags == []
 
 
+def test_ranks_exchange_in_one_process_as_among_themselves():
+    def work(rank: int):
+        every = yield rank
+        again = yield [*every, rank]
+        return sum(every), again
+
+    assert (
+        run_together([work(rank) for rank in range(3)]) == [(3, [[0, 1, 2, rank] for rank in range(3)])] * 3
+    )
+    assert run_in_ranks(work(7), 1) == (7, [[7, 7]])
+    with pytest.raises(RuntimeError, match="different numbers of times"):
+        run_together([work(0), iter_once(1)])
+
+
+def iter_once(rank: int):
+    """Work that exchanges once."""
+    yield rank
+    yield rank
+    yield rank
+    return None
+
+
 @pytest.mark.train
 def test_what_one_process_moves_between_its_devices_is_not_told_as_nothing():
-    from distbench.metrics.profile import timeline
-
     both = session(devices=2)
-    assert (
-        "2 devices" in timeline.analyse_profile(both, None, read_kineto(two_steps().found)).unavailable_reason
-    )
+    assert "2 devices" in analysed(both, None, read_kineto(two_steps().found)).unavailable_reason
     with pytest.raises(NotAvailable, match="2 devices"):
         Communication().values(both, None)
 
@@ -383,12 +403,8 @@ def test_where_nothing_can_move_there_is_no_number_but_a_reason(nodes, where, re
 
 def values_of(events: Events, calls: list[CollectiveCall]) -> dict[str, Any]:
     """Values of the profiled steps of a rank on a node of its own, which made *calls* in each."""
-    from distbench.metrics.profile import timeline
-
     session: Any = ProcessGroup([0, 1])
-    return dict(
-        timeline.analyse_profile(session, CountedCollectives([calls], []), read_kineto(events.found)).values
-    )
+    return dict(analysed(session, CountedCollectives([calls], []), read_kineto(events.found)).values)
 
 
 @pytest.mark.train

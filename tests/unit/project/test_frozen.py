@@ -29,6 +29,7 @@ RUN = FROZEN / "run"
 COMMANDS = [
     "init",
     "run",
+    "measure",
     "plan",
     "doctor",
     "prepare",

@@ -477,6 +477,7 @@ LAUNCHING_COMMANDS = {
     "init",
     "completion",
     "run",
+    "measure",
     "gate",
     "calibrate",
     "prepare",

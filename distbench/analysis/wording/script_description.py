@@ -10,19 +10,12 @@ from distbench.analysis.run import RunAnalysis
 from distbench.core.units import format_count, format_number, format_value
 from distbench.record import Record, Status
 
-SCRIPT_KEY = "script"
-"""Key of ``suite`` in ``run.json`` of a measured script: its command."""
 _PARTS = ("data", "forward", "backward", "optimizer")
-
-
-def is_script(run: RunAnalysis) -> bool:
-    """True if *run* measured a script."""
-    return SCRIPT_KEY in run.info.suite
 
 
 def script_training(run: RunAnalysis) -> tuple[str, tuple[str, ...]] | None:
     """The training of the script of *run* in one sentence, and sentences about its steps; None: no script."""
-    if not is_script(run):
+    if not run.info.is_script:
         return None
     measured = [record for record in run.records if record.status is Status.MEASURED]
     if not measured:
