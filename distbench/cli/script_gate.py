@@ -40,7 +40,8 @@ def gate_script(
     """
     check_command(command)
     rules, measured = _rules(settings)
-    plan = ScriptPlan(command, *measured, output_to_stderr=True)
+    warmup, steps, profiled = measured
+    plan = ScriptPlan(command, warmup, steps, profiled, output_to_stderr=True)
     with script_arms(command, baseline, self_test=self_test) as arms:
         gate = ScriptGate(plan, arms, rules, out, words)
         with observe_progress(quiet=quiet) as watcher:
