@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -27,12 +27,12 @@ class Observation:
     def __init__(self, clock: SpanClock) -> None:
         self._clock = clock
         self._undo: list[Callable[[], None]] = []
-        self._open: dict[str, tuple[Callable[[], None], AbstractContextManager[Any]]] = {}
+        self._open: dict[str, tuple[Callable[[], None], AbstractContextManager[Any] | None]] = {}
         self._thread = threading.get_ident()
         self._in_backward = False
         self._scalers: list[Any] = []
-        self.around: Around = nullcontext
-        """Context around a part of a step."""
+        self.around: Around | None = None
+        """Context around a part of a step; None: none, as in timed steps."""
         self.backward_passes = 0
         """Backward passes so far."""
         self.losses: list[torch.Tensor] = []
@@ -74,7 +74,7 @@ class Observation:
             # a compiled forward pass would be compiled again with hooks inside
             if getattr(model, "_compiled_call_impl", None) is None:
                 before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-                after = model.register_forward_hook(self._after_forward, always_call=True)
+                after = model.register_forward_hook(self._after_forward)
                 self._undo += [before.remove, after.remove]
         began = register_optimizer_step_pre_hook(lambda *_: self._begin("optimizer"))
 
@@ -110,10 +110,11 @@ class Observation:
         def next_batch(loader: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return original(loader)
-            stop = self._clock.start("data")
-            with self.around("data"):
+            self._begin("data")
+            try:
                 batch = original(loader)
-            stop()
+            finally:
+                self._end("data")
             self._note(batch, self.loaded)
             return batch
 
@@ -147,12 +148,11 @@ class Observation:
             if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
                 self.losses.append(self._unscaled(tensors.detach()))
             self._in_backward = True
-            stop = self._clock.start("backward")
+            self._begin("backward")
             try:
-                with self.around("backward"):
-                    return original(tensors, *args, **kwargs)
+                return original(tensors, *args, **kwargs)
             finally:
-                stop()
+                self._end("backward")
                 self._in_backward = False
                 self.backward_passes += 1
 
@@ -183,8 +183,9 @@ class Observation:
         self._replace(scaler, "step", watch)
 
     def _begin(self, part: str) -> None:
-        context = self.around(part)
-        context.__enter__()
+        context = None if self.around is None else self.around(part)
+        if context is not None:
+            context.__enter__()
         self._open[part] = self._clock.start(part), context
 
     def _end(self, part: str) -> None:
@@ -193,4 +194,5 @@ class Observation:
             return
         stop, context = self._open.pop(part)
         stop()
-        context.__exit__(None, None, None)
+        if context is not None:
+            context.__exit__(None, None, None)

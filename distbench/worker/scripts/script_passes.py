@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -82,6 +81,8 @@ class ScriptPasses:
         self._context: PassContext | None = None
         self._states: dict[str, Any] = {}
         self._active: dict[str, Metric] = {}
+        self._before: list[tuple[Any, Any]] = []
+        self._after: list[tuple[Any, Any]] = []
         self._step_times: dict[Pass, list[float]] = {}
         self._clock = StepClock(device)
         self._seen: Observation | None = None
@@ -133,7 +134,9 @@ class ScriptPasses:
         self.steps_done = 0
         self._clock = StepClock(self._device)
         self._started = time.perf_counter()
-        self._run_hooks("before_step")
+        self._before = overridden_hooks("before_step", self._active, self._states)
+        self._after = overridden_hooks("after_step", self._active, self._states)
+        self.begin_step()
         if name == "time":
             self.result.window = (clock.now(), 0.0)
         self._clock.mark()
@@ -141,15 +144,13 @@ class ScriptPasses:
     def end_step(self) -> None:
         """End a step of the pass."""
         self.steps_done += 1
-        self._run_hooks("after_step")
+        for hook, state in self._after:
+            hook(self._context, state)
         self._clock.mark()
 
     def begin_step(self) -> None:
         """Begin the next step of the pass, right after the end of the last."""
-        self._run_hooks("before_step")
-
-    def _run_hooks(self, name: str) -> None:
-        for hook, state in overridden_hooks(name, self._active, self._states):
+        for hook, state in self._before:
             hook(self._context, state)
 
     def end(self, losses: list[float | None]) -> None:
@@ -163,7 +164,7 @@ class ScriptPasses:
             ]
             self._reads = None
         if self._seen is not None:
-            self._seen.around = nullcontext
+            self._seen.around = None
         context.step_times = self._step_times[context.pass_name] = self._clock.seconds()
         self.phases[context.pass_name] = time.perf_counter() - self._started
         if context.pass_name == "time":

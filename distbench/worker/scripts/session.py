@@ -41,6 +41,7 @@ from distbench.worker.user_code import imported_code_digest
 _WRITE_EVERY_S = 2.0
 """Seconds between writes of the result so far, which a killed process leaves."""
 COMPLETE = "complete"
+_PAGE = resource.getpagesize()
 _WAIT_S = 30.0
 """Seconds in which ranks that have ended the same step have left their results."""
 _current: ScriptSession | None = None
@@ -122,6 +123,7 @@ class ScriptSession:
         self._sizes: list[tuple[float, float | None]] = []
         self._counted: list[int] = []
         self._held: list[int] = []
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._autocast: torch.dtype | None = None
         self._last_pass, self._written = 0, time.monotonic()
         self._plan: list[tuple[Pass, int]] = []
@@ -189,6 +191,7 @@ class ScriptSession:
             self._describe()
         self._clock.clear()
         self._seen.next_step()
+        self._written = time.monotonic()
         self._losses, self._last_pass = [], self._seen.backward_passes
         self._passes.start(name, self._case, self._engine, self._seen)
 
@@ -212,7 +215,8 @@ class ScriptSession:
         """Bytes that the process holds between steps: of tensors on the GPU, or of resident memory."""
         if self._device.type == "cuda":
             return torch.cuda.memory_allocated(self._device)
-        return _resident_bytes()
+        # read again from its start: each step pays for this
+        return int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE
 
     def _find_missing_gradients(self) -> None:
         if self._live.deepspeed is not None or len(self._counted) > 1:
@@ -230,6 +234,8 @@ class ScriptSession:
             self._autocast,
             bool(self._live.scalers and any(each.is_enabled() for each in self._live.scalers)),
         )
+        # before the timed steps, of which none waits for it
+        _ = self._facts
         self._case = script_case(self._live, observed, list(sys.argv))
         result = self._passes.result
         result.effective = live_settings(self._live, self._case)
@@ -319,6 +325,16 @@ class ScriptSession:
         for undo in reversed(self._hooks):
             undo()
         self._hooks = []
+        os.close(self._statm)
+
+    @functools.cached_property
+    def _facts(self) -> dict[str, Any]:
+        """Facts of this process, read once: it takes longer than a step."""
+        return {
+            "device": device_facts(self._device),
+            "environment": {**rank_environment(self._device), "warm": False},
+            "code": imported_code_digest(),
+        }
 
     def write(self, place: Callable[[Path, int], Path]) -> None:
         """Write the result so far to *place* of this rank."""
@@ -328,11 +344,9 @@ class ScriptSession:
             result = self._passes.so_far()
         told = {
             **vars(result),
-            "device": device_facts(self._device),
             "began": self._passes.began,
-            "environment": {**rank_environment(self._device), "warm": False},
             "phases": self._passes.phases,
-            "code": imported_code_digest(),
+            **self._facts,
             "script": asdict(self.report),
         }
         write_atomic(place(self._folder, self.report.rank), json.dumps(replace_nonfinite(told)))
@@ -394,8 +408,3 @@ def _claim(folder: Path, rank: int) -> bool:
 def _usual(numbers: list[float]) -> float:
     """Most frequent of *numbers*; 0 without any: the last batch of an epoch may be smaller."""
     return Counter(numbers).most_common(1)[0][0] if numbers else 0.0
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - each step: a Path costs more than the read
-        return int(file.read().split()[1]) * resource.getpagesize()
