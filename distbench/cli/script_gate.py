@@ -38,7 +38,7 @@ def gate_script(
     Raises:
         UsageError: an option does not apply to a script, or a setting is none of its rules.
     """
-    check_command(command)
+    check_command(command, "gate")
     rules, measured = _rules(settings)
     warmup, steps, profiled = measured
     plan = ScriptPlan(command, warmup, steps, profiled, output_to_stderr=True)

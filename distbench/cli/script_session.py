@@ -27,7 +27,7 @@ def measure_command(
         words: The command line of distbench, for the run.
         measured: Fields of ``ScriptPlan``.
     """
-    check_command(command)
+    check_command(command, "measure")
     plan = ScriptPlan(command, output_to_stderr=as_json, **measured)
     outcome = measure_script(plan, out, words, (lambda _: None) if quiet else print_note)
     print_results(outcome.run, as_json=as_json)

@@ -176,6 +176,10 @@ class OptimizerConfig:
     """Fraction of the learning rate that linear, cosine and wsd end with."""
 
 
+NO_OPTIMIZER = "none of torch"
+"""Name of the optimizer of a measured script that updates by itself."""
+
+
 @dataclass(frozen=True)
 class ObservedOptimizer(OptimizerConfig):
     """An optimizer that a measured script has, and that no suite can name."""

@@ -102,7 +102,7 @@ class ScriptBench:
         try:
             _, record = self.launcher.launch(task.round)
         except UsageError as error:
-            reason = str(error).removeprefix("measure: ")
+            reason = str(error)
             record = Record(
                 run_id=self.launcher.run.info().run_id,
                 case=task.case,

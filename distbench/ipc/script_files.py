@@ -60,6 +60,8 @@ class ScriptReport:
     world_size: int
     host: str
     pid: int
+    nodes: list[int]
+    """Number of the node of each rank."""
     argv: list[str]
     """Command line of the process."""
     case: dict[str, Any] = field(default_factory=dict)

@@ -26,9 +26,8 @@ def main(pairs: int, steps: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(8192, 64), torch.randint(0, 10, (8192,)))
-    model = nn.Sequential(
-        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
-    )
+    layers = [nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
+    model = nn.Sequential(*layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(data, batch_size=256)
     batches = iter(loader)

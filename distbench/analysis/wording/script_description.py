@@ -7,6 +7,7 @@ from pathlib import Path
 
 from distbench.analysis.losses.case_losses import finite_values
 from distbench.analysis.run import RunAnalysis
+from distbench.core.case import NO_OPTIMIZER
 from distbench.core.units import format_count, format_number, format_value
 from distbench.record import Record, Status
 
@@ -33,14 +34,18 @@ def _headline(record: Record) -> str:
     pace = f"{format_value(step, 's')} a step" if step else "the step time is unknown"
     if speed := record.values.get("samples_per_s"):
         pace += f", {format_number(speed)} samples/s"
-    size = f"{format_count(batch.global_batch_size, 'sample')} a step"
-    if batch.gradient_accumulation_steps > 1:
-        size += f" in {batch.gradient_accumulation_steps} micro-batches"
+    # unknown samples are unknown throughput
+    size = [f"{format_count(batch.global_batch_size, 'sample')} a step"] if speed else []
+    if batch.gradient_accumulation_steps > 1 and speed:
+        size[0] += f" in {batch.gradient_accumulation_steps} micro-batches"
+    updates = f"{str(kind).rpartition('.')[2]} (lr {case.optimizer.lr:g})"
+    if case.optimizer.name == NO_OPTIMIZER:
+        updates = f"optimizer {NO_OPTIMIZER}"
     strategy = "without a wrapper that is known" if case.strategy.name == "script" else case.strategy.name
     with_ = strategy if strategy.startswith("without") else f"with {strategy}{_options_text(record)}"
     return (
-        f"{name} trains {with_} on {format_count(case.world_size, 'rank')}: {pace}; {size}, "
-        f"{case.precision.label}, {str(kind).rpartition('.')[2]} (lr {case.optimizer.lr:g})."
+        f"{name} trains {with_} on {format_count(case.world_size, 'rank')}: {pace}; "
+        f"{', '.join([*size, case.precision.label, updates])}."
     )
 
 

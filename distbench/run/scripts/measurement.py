@@ -217,16 +217,16 @@ def _nothing_measured_text(folder: Path, code: int) -> str:
     """Reason why no rank reported anything, and what to do."""
     notes = sorted(folder.glob(note_file(folder, 0).name.replace("0", "*")))
     if notes:
-        return f"measure: {notes[0].read_text(encoding='utf-8')}; install distbench there, with its torch"
+        return f"{notes[0].read_text(encoding='utf-8')}; install distbench there, with its torch"
     claimed = [*folder.glob("rank*.pid")]
     if claimed:
         return (
-            "measure: the script ended before its first steps were over, so nothing was measured; let it run "
+            "the script ended before its first steps were over, so nothing was measured; let it run "
             "longer, or use a shorter warm-up (--warmup)"
         )
     failed = f"; the command ended with exit code {code}" if code else ""
     return (
-        f"measure: no process updated an optimizer of torch{failed}. If the script trains, its launcher "
+        f"no process updated an optimizer of torch{failed}. If the script trains, its launcher "
         "drops PYTHONPATH (start it with: python -m distbench.attach train.py ...), or no optimizer of torch "
         "updates its parameters (call distbench.step() after each step)"
     )

@@ -54,7 +54,6 @@ class ScriptProcess:
         Raises:
             UsageError: the command can't be started.
         """
-        check_command(command)
         adopt_orphans()
         given = {**os.environ, **place.environment}
         environment = {
@@ -74,7 +73,7 @@ class ScriptProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise UsageError(f"measure: {command[0]} can't be started: {error.strerror}") from error
+            raise UsageError(f"{command[0]} can't be started: {error.strerror}") from error
         started = cls(process, Path(settings.folder), run_id)
         try:
             yield started
@@ -125,20 +124,20 @@ class ScriptProcess:
         self._process.wait()
 
 
-def check_command(command: Sequence[str]) -> None:
-    """Check that *command* is one command, not a line for a shell.
+def check_command(command: Sequence[str], verb: str) -> None:
+    """Check that *command*, which ``distbench VERB`` is to start, is one command, not a line for a shell.
 
     Raises:
         UsageError: it is not.
     """
     if not command:
         raise UsageError(
-            "measure: missing the command; write it after --, such as: distbench measure -- torchrun "
+            f"{verb}: missing the command; write it after --, such as: distbench {verb} -- torchrun "
             "--nproc-per-node 2 train.py"
         )
     if found := [word for word in command if word in _SHELL_WORDS]:
         raise UsageError(
-            f"measure: {found[0]} is for a shell; quote the whole line: distbench measure -- sh -c "
+            f"{verb}: {found[0]} is for a shell; quote the whole line: distbench {verb} -- sh -c "
             f"{shlex.quote(' '.join(command))}"
         )
 

@@ -77,7 +77,7 @@ def script_record(
     reports = [ScriptReport.from_json(rank["script"], f"rank {rank['script']['rank']}") for rank in told]
     described = next((report.case for report in reports if report.case), None)
     if described is None:
-        raise UsageError(f"measure: {_no_steps_text(reports)}")
+        raise UsageError(f"{_no_steps_text(reports)}")
     case = decode(Case, described, "case")
     if case.world_size != len(ranks):
         case = replace(case, world_size=len(ranks), name=f"{case.label}/ws{len(ranks)}")
@@ -91,6 +91,7 @@ def script_record(
         started=trial.started,
         wall_s=trial.wall_s,
         devices=[RankDevice(**rank["device"]) if rank else None for rank in ranks],
+        nodes=_ranks_by_host(reports),
     )
     timed = [len(rank["samples"].get("step_s", [])) if rank else 0 for rank in ranks]
     record = _with_outcome(record, trial, reports, min(timed))
@@ -133,6 +134,14 @@ def _tokens_per_sample(case: Case, trial: ScriptTrial, report: ScriptReport) -> 
     if trial.tokens_per_step is not None:
         return trial.tokens_per_step / case.batch.global_batch_size
     return 1.0 if report.tokens_per_sample is None else report.tokens_per_sample
+
+
+def _ranks_by_host(reports: Sequence[ScriptReport]) -> dict[str, list[int]]:
+    """Host -> its ranks; empty if there is only one."""
+    ranks: dict[str, list[int]] = {}
+    for report in reports:
+        ranks.setdefault(report.host, []).append(report.rank)
+    return ranks if len(ranks) > 1 else {}
 
 
 def _description(case: Case) -> StrategyDescription | None:
@@ -247,7 +256,7 @@ def _profile_context(case: Case, report: ScriptReport, folder: Path, rank: Mappi
         device=cast("Any", SimpleNamespace(type=case.device)),
         rank=report.rank,
         world_size=case.world_size,
-        nodes=[0] * case.world_size,
+        nodes=report.nodes,
         pass_name="profile",
         folder=folder,
         effective=rank["effective"],

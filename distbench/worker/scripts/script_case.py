@@ -13,10 +13,12 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from distbench.core.case import (
+    NO_OPTIMIZER,
     Batch,
     Case,
     CompileMode,
     Dtype,
+    ObservedOptimizer,
     OptimizerConfig,
     PluginChoice,
     PrecisionConfig,
@@ -128,12 +130,14 @@ def _trained(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimi
 
 
 def _optimizer(optimizers: list[torch.optim.Optimizer]) -> OptimizerConfig:
+    if not optimizers:
+        return ObservedOptimizer(NO_OPTIMIZER, lr=sys.float_info.min)
     live = max(
         _trained(optimizers), key=lambda each: sum(len(group["params"]) for group in each.param_groups)
     )
     group = live.param_groups[0]
     known = {kind.import_path.rpartition(".")[2]: name for name, kind in CATALOG.items()}
-    name = known.get(type(live).__name__, "other")
+    name = known.get(type(live).__name__, "")
     if type(live).__name__ in ("FusedAdam", "DeepSpeedCPUAdam"):
         name = "adamw" if getattr(live, "adam_w_mode", True) else "adam"
     given: dict[str, Any] = {"name": name, "lr": float(group.get("initial_lr", group.get("lr", 0)))}
@@ -147,7 +151,7 @@ def _optimizer(optimizers: list[torch.optim.Optimizer]) -> OptimizerConfig:
         given["kernel"] = "fused"
     else:
         given["kernel"] = "loop" if group.get("foreach") is False else "foreach"
-    return OptimizerConfig(**given)
+    return OptimizerConfig(**given) if name else ObservedOptimizer(**given | {"name": type(live).__name__})
 
 
 def _precision(live: LiveTraining, observed: ObservedSteps) -> PrecisionConfig:

@@ -76,8 +76,9 @@ def _reading_line() -> str:
 class ScriptPasses:
     """Runner of the passes of one rank, driven by the ends of its steps."""
 
-    def __init__(self, device: torch.device, folder: Path, rank: int, ranks: int) -> None:
-        self._device, self._folder, self._rank, self._ranks = device, folder, rank, ranks
+    def __init__(self, device: torch.device, folder: Path, rank: int, nodes: list[int]) -> None:
+        """Run passes of *rank* on *device*; *nodes* has the number of the node of each rank."""
+        self._device, self._folder, self._rank, self._nodes = device, folder, rank, nodes
         self._context: PassContext | None = None
         self._states: dict[str, Any] = {}
         self._active: dict[str, Metric] = {}
@@ -117,8 +118,8 @@ class ScriptPasses:
             engine=cast("Engine", engine),
             device=self._device,
             rank=self._rank,
-            world_size=self._ranks,
-            nodes=[0] * self._ranks,
+            world_size=len(self._nodes),
+            nodes=self._nodes,
             pass_name=name,
             folder=self._folder,
             effective=self.result.effective,

@@ -116,7 +116,8 @@ class ScriptSession:
         self._seen = Observation(self._clock)
         self._engine = ScriptEngine(self._live)
         self._boundary = StepBoundary(len(self._live.optimizers))
-        self._passes = ScriptPasses(self._device, self._folder, rank, ranks)
+        nodes = _nodes(ranks)
+        self._passes = ScriptPasses(self._device, self._folder, rank, nodes)
         self._hooks: list[Callable[[], None]] = []
         self._marked = optimizer is None
         self._losses: list[list[torch.Tensor]] = []
@@ -131,7 +132,7 @@ class ScriptSession:
         self._must_stop = False
         self.is_active = True
         """True while the process is measured."""
-        self.report = ScriptReport(rank, ranks, socket.gethostname(), os.getpid(), list(sys.argv))
+        self.report = ScriptReport(rank, ranks, socket.gethostname(), os.getpid(), nodes, list(sys.argv))
 
     def begin(self) -> None:
         """Observe from the next step on."""
@@ -392,6 +393,13 @@ def _place() -> tuple[int, int]:
         if rank in os.environ and ranks in os.environ:
             return int(os.environ[rank]), int(os.environ[ranks])
     return 0, 1
+
+
+def _nodes(ranks: int) -> list[int]:
+    """Number of the node of each rank; ranks fill nodes in order, as launchers number them."""
+    names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+    local = next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), ranks)
+    return [rank // max(1, local) for rank in range(ranks)]
 
 
 def _claim(folder: Path, rank: int) -> bool:
