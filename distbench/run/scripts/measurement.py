@@ -92,6 +92,7 @@ def measure_script(plan: ScriptPlan, out: Path, words: Sequence[str], tell: Tell
             if not records:
                 shutil.rmtree(run.folder, ignore_errors=True)
             raise
+        shutil.rmtree(run.folder / "scratch", ignore_errors=True)
         state: RunState = "interrupted" if stop.is_set else "finished"
         run.write_info(dataclasses.replace(run.info(), state=state))
     return ScriptOutcome(run, code, tuple(records))
