@@ -61,9 +61,8 @@ def test_a_slower_script_fails_by_the_size_of_its_slowdown(tmp_path):
     assert 1.5 < pace["ratio"] < 2.2
     assert [each["word"] for each in case["findings"] if each["metric"] == "loss"] in ([], ["pass"])
     baseline, candidate = (Run(Path(result["folder"]) / arm) for arm in ("baseline", "candidate"))
-    steps = [
-        [len(rank) for rank in one.samples["step_s"]] for one in (*baseline.records(), *candidate.records())
-    ]
+    records = [*baseline.records(), *candidate.records()]
+    steps = [[len(rank) for rank in record.samples["step_s"]] for record in records]
     assert len(steps) == 12
     assert steps == [[20]] * 12
 

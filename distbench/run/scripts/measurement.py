@@ -9,13 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from distbench import __version__
 from distbench.core.errors import UsageError
-from distbench.core.units import format_count
 from distbench.ipc.launch_spec import CURRENT_PYTHON, PythonTarget
 from distbench.ipc.script_files import ScriptSettings, note_file
 from distbench.metrics.memory import counting_library
@@ -25,6 +24,7 @@ from distbench.record.run_folder import SCRIPT_KEY, Run, RunInfo, RunState, new_
 from distbench.run.interruption import StopRequest
 from distbench.run.results import run_samplers
 from distbench.run.scripts.script_process import ScriptProcess, read_results, world_size
+from distbench.run.scripts.script_progress import ScriptProgress, Tell
 from distbench.run.scripts.script_results import (
     METRICS,
     ScriptTrial,
@@ -35,9 +35,6 @@ from distbench.run.scripts.script_results import (
 from distbench.system import clock
 from distbench.system.files import slug
 from distbench.system.machine import machine_facts
-
-Tell = Callable[[str], None]
-"""Shows a sentence about the progress of a measurement."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +169,9 @@ class ScriptLauncher:
             run_samplers(provisional, METRICS) as sampled,
             ScriptProcess.start(plan.command, settings, run_id, self.place, stdout=stdout) as process,
         ):
-            steps = process.wait(keep_running=plan.keep_running, should_stop=lambda: self.stop.stop_now)
-            _tell_progress(steps, folder, plan, self.tell)
+            waits = process.wait(keep_running=plan.keep_running, should_stop=lambda: self.stop.stop_now)
+            passes = {"warmup": plan.warmup, "time": plan.steps, "count": 1, "profile": plan.profile_steps}
+            ScriptProgress(folder, passes, self.tell).follow(waits)
             code = process.exit_code
             is_measured = process.is_measured()
         code = 0 if is_measured and not (plan.keep_running or self.stop.is_set) else code
@@ -201,17 +199,6 @@ class ScriptLauncher:
         info = self.run.info()
         if all(item.case.id != record.case_id for item in info.cases):
             self.run.write_info(dataclasses.replace(info, cases=[*info.cases, PlannedCase(record.case)]))
-
-
-def _tell_progress(steps: Iterator[None], folder: Path, plan: ScriptPlan, tell: Tell) -> None:
-    """Wait for the end of *steps*, and say when ranks begin to train."""
-    begun = 0
-    for _ in steps:
-        ranks = len([*folder.glob("rank*.pid")])
-        if ranks > begun:
-            begun = ranks
-            measured = f"{plan.warmup} warm-up and {plan.steps} timed steps"
-            tell(f"{format_count(ranks, 'rank')} began to train; measuring {measured}")
 
 
 def _nothing_measured_text(folder: Path, code: int) -> str:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from distbench.core.serialization import replace_nonfinite
 from distbench.ipc.script_files import ScriptReport, ScriptSettings, claim_file, note_file
-from distbench.ipc.trial_files import partial_result_file, result_file
+from distbench.ipc.trial_files import ProgressWriter, partial_result_file, progress_file, result_file
 from distbench.metrics.base import Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.system.files import write_atomic
@@ -124,6 +124,7 @@ class ScriptSession:
         self._sizes: list[tuple[float, float | None]] = []
         self._counted: list[int] = []
         self._held: list[int] = []
+        self._progress = ProgressWriter(progress_file(self._folder, rank))
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._autocast: torch.dtype | None = None
         self._last_pass, self._written = 0, time.monotonic()
@@ -175,6 +176,7 @@ class ScriptSession:
         self._passes.end_step()
         self._keep_step()
         name, steps = self._plan[0]
+        self._progress.report(name, self._passes.steps_done)
         if self._passes.steps_done == steps:
             self._end_pass()
             if not self._plan:
