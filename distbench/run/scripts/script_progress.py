@@ -1,4 +1,4 @@
-"""What people see of a measured script while it runs: beside its own output, a line now and then."""
+"""Progress of a measured script, told by a line now and then beside its own output."""
 
 from __future__ import annotations
 
