@@ -629,7 +629,7 @@ MUTANTS = (
         "a mistake of a mapping has a line of a file",
         "if self.file and self.line else self.file",
         "if self.line else self.file",
-        _in("unit/api/test_suite_run", "told_what_is_allowed"),
+        _in("unit/api/test_suite_run", "allowed_values_named"),
     ),
     # picker.js
     Mutant(

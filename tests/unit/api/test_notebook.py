@@ -42,7 +42,7 @@ def test_the_notebook_is_stored_without_outputs():
         ("db.load", ["zero · run a91148a7 · finished", "Train with ddp on 2 devices", "<td>19,700 ±6%</td>"]),
         ("run.pick", ["Train with zero2 on 2 devices", "zero2", "<td>67.4 MiB</td>"]),
         ("run.table", ["tokens_per_s", "ddp/ws2/mb8/fp32"]),
-        ("first.compare", ["Two runs: ", "tokens/s"]),
+        pytest.param("first.compare", ["Two runs: ", "tokens/s"], marks=pytest.mark.train),
     ],
 )
 def test_objects_show_themselves_as_tables(cells, code, shown):
@@ -57,6 +57,7 @@ def test_a_chart_is_a_figure_of_plotly(cells):
     assert figure["layout"]["title"]["text"]
 
 
+@pytest.mark.train
 def test_progress_is_one_output_that_was_updated(cells):
     progress = output(cells, "first = db.run")
     assert progress["output_type"] == "display_data"

@@ -13,18 +13,26 @@ import pytest
 from ruamel.yaml import YAML
 
 import distbench as db
+from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from support.suites import write_suite
 
-SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
+TESTS = Path(__file__).parents[2]
+SAMPLE = TESTS.parent / "reports" / "sample"
 SUITE = {
     "name": "tiny",
-    "workload": "transformer",
+    "workload": "mlp",
     "batch": {"global_batch_size": 8},
-    "strategies": ["single", "ddp"],
+    "strategies": ["pretended", {"pretended": {"does": "also-works"}}],
     "world_sizes": [1, 2],
     "launcher": {"pretend": {"step_s": 0.1}},
     "measure": {"trials": 2},
 }
+
+
+@pytest.fixture(autouse=True)
+def plugins(monkeypatch) -> None:
+    """A strategy that needs no torch."""
+    monkeypatch.setenv(PLUGIN_PATH_VARIABLE, str(TESTS / "plugins"))
 
 
 @pytest.fixture
@@ -37,10 +45,9 @@ def start(tmp_path) -> Callable[..., db.Run]:
 
 def test_a_mapping_is_run_and_stored_as_the_suite_that_it_is(start, command):
     run = start()
-    assert [row.case.name for row in run.cases] == [
-        "single/ws1/mb8/fp32",
-        "ddp/ws1/mb8/fp32",
-        "ddp/ws2/mb4/fp32",
+    cases = [(row.case.label, row.case.world_size) for row in run.cases]
+    assert sorted(cases) == [
+        (label, size) for label in ("pretended", "pretended+also-works") for size in (1, 2)
     ]
     assert {len(row.values["step_s"].trials) for row in run.cases} == {2}
     assert YAML(typ="safe").load((run.folder / "suite.yaml").read_text()) == SUITE
@@ -49,13 +56,13 @@ def test_a_mapping_is_run_and_stored_as_the_suite_that_it_is(start, command):
 
 
 def test_overrides_are_stored_as_the_options_that_repeat_them(start, tmp_path, command):
-    file = write_suite(tmp_path, json.dumps(SUITE), "mine.yaml")
-    run = start(file, only=["ddp"], seed=7, check=True, **{"measure.trials": 1})
+    file = write_suite(tmp_path, json.dumps({**SUITE, "check": {"steps": 3}}), "mine.yaml")
+    run = start(file, only=["pretended"], seed=7, check=True, **{"measure.trials": 1})
     assert [row.case.world_size for row in run.cases] == [1, 2]
-    assert run.analysis.info.suite["seed"] == 7
-    assert "check" in {record.job.kind for record in run.records}
+    # a section that the suite has is turned on, and not replaced
+    assert (run.analysis.info.suite["seed"], run.analysis.info.suite["check"]["steps"]) == (7, 3)
     again = run.analysis.info.command
-    settings = ["--set", 'only=["ddp"]', "--set", "seed=7", "--set", "measure.trials=1"]
+    settings = ["--set", 'only=["pretended"]', "--set", "seed=7", "--set", "measure.trials=1"]
     assert again == ["distbench", "run", str(file), *settings, "--check"]
     assert command(*again[1:], "--out", str(tmp_path / "out"), "--quiet")[0] in (0, 1, 3)
     (other,) = [each for each in (tmp_path / "out").iterdir() if each != run.folder]
@@ -66,17 +73,22 @@ def test_numbers_of_numpy_and_paths_are_values_of_a_suite(start):
     import numpy as np
 
     batch = {"global_batch_size": np.int64(16)}
-    suite = {**SUITE, "name": Path("a"), "batch": batch, "strategies": ["ddp"]}
+    suite = {**SUITE, "name": Path("a"), "batch": batch, "strategies": ["pretended"]}
     run = start(suite, seed=np.int32(3), world_sizes=np.array([2]))
     assert [(row.case.batch.global_batch_size, row.case.world_size) for row in run.cases] == [(16, 2)]
     assert (run.analysis.info.suite["seed"], run.analysis.info.suite_name) == (3, "a")
 
 
 def test_a_finished_trial_is_a_line_outside_of_a_notebook(tmp_path, capsys):
-    db.run(SUITE, out=tmp_path, only=["single"])
+    db.run(SUITE, out=tmp_path, only=["pretended"])
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" ")[0] for line in lines if line.startswith("[")] == ["[1/2]", "[2/2]"]
-    db.run(SUITE, out=tmp_path, only=["single"], quiet=True)
+    assert [line.partition(" ")[0] for line in lines if line.startswith("[")] == [
+        "[1/4]",
+        "[2/4]",
+        "[3/4]",
+        "[4/4]",
+    ]
+    db.run(SUITE, out=tmp_path, only=["pretended"], quiet=True)
     assert capsys.readouterr() == ("", "")
 
 
@@ -197,7 +209,7 @@ def test_a_mapping_that_is_no_suite_has_its_key_and_the_allowed_values_named(
         ),
         (
             {"only": ["zero*"]},
-            "run(only=[\"zero*\"]): only[0] = 'zero*': matches no case; labels: ddp, single",
+            "run(only=[\"zero*\"]): only[0] = 'zero*': matches no case; labels: pretended, ",
         ),
         ({"world sizes": 7}, "run(world sizes=7): expected key=value, for example measure.steps=10"),
     ],
