@@ -92,27 +92,40 @@ def test_a_finished_trial_is_a_line_outside_of_a_notebook(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_an_interrupt_ends_the_run_which_can_be_resumed(tmp_path):
-    code = f"""
-import os, signal
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, -signal.SIGINT, "KeyboardInterrupt: stopped"),
+        (
+            signal.SIGUSR1,
+            1,
+            "InfrastructureError: the time limit around this run is near: stopped after the trial in flight",
+        ),
+    ],
+    ids=["an interrupt", "the warning before a time limit"],
+)
+def test_a_signal_ends_the_run_which_can_be_resumed(tmp_path, number, code, said):
+    script = f"""
+import os
 import distbench as db
 from distbench.api import progress
 
-class Interrupting(progress.LineProgress):
+class Stopping(progress.LineProgress):
     def show(self, event):
         super().show(event)
         if event.kind == "trial_ended":
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), {int(number)})
 
-progress.LineProgress = Interrupting
+progress.LineProgress = Stopping
 db.run({SUITE!r}, out={str(tmp_path)!r})
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     (folder,) = tmp_path.iterdir()
-    assert done.returncode in (-signal.SIGINT, 130), done.stderr
-    assert f"KeyboardInterrupt: stopped; resume with: distbench run --resume {folder}" in done.stderr
+    assert done.returncode == code, done.stderr
+    assert f"{said}; resume with: distbench run --resume {folder}" in done.stderr
     stopped = db.load(folder)
     assert (stopped.analysis.info.state, len(stopped.records)) == ("interrupted", 1)
+    assert (folder / "report.html").is_file()
 
 
 def message(call: Callable[[], object]) -> str:
