@@ -41,7 +41,10 @@ NOT_MEASURED = "not measured"
 """Reason for a column of which no trial says more."""
 REFERENCE_LABEL = SPEED_BASELINE
 """Label of the strategy that other throughputs are divided by."""
-THROUGHPUT, MEMORY, COMMUNICATION, LOSS = "tokens_per_s", "memory_peak", "comm_bytes", "final_loss"
+THROUGHPUT = "tokens_per_s"
+MEMORY = "memory_peak"
+COMMUNICATION = "comm_bytes"
+LOSS = "final_loss"
 EXACT_COLUMNS = (MEMORY, COMMUNICATION, "comm_wire_bytes", "comm_calls", LOSS, "flops_per_sample")
 """Columns that other work on the machine does not change."""
 SPEED_COLUMNS = (

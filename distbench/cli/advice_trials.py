@@ -12,8 +12,9 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import StepLimit, step_limit
 from distbench.analysis.suggested_changes import suggested_changes
 from distbench.analysis.wording.change_results import ChangeResult, change_results
+from distbench.api.suite_run import write_results
 from distbench.cli.output import print_json, print_note, print_text, terminal_width
-from distbench.cli.run_session import execute_run, results_json, write_results
+from distbench.cli.run_session import execute_run, results_json
 from distbench.core.text import join_limited, wrap_text
 from distbench.core.units import format_count
 from distbench.plan.setting_changes import ChangeTrials, suite_of_changes

@@ -6,8 +6,8 @@ import shlex
 import time
 from pathlib import Path
 
+from distbench.api.progress import ProgressDisplay, progress_display
 from distbench.cli.output import print_note, print_text
-from distbench.cli.progress import ProgressDisplay, progress_display
 from distbench.cli.queue_submission import launcher_queue
 from distbench.core.errors import EXIT_INTERRUPTED, EXIT_TIME_LIMIT, InfrastructureError, UsageError
 from distbench.launchers.base import JobQueue, QueuedJob

@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from distbench.analysis.run import RunAnalysis
+from distbench.api.progress import observe_progress
+from distbench.api.stored_runs import damage_lines, drop_copies, readable_history_points
 from distbench.cli.interruption import resume_hint_on_abort
-from distbench.cli.progress import observe_progress
-from distbench.cli.stored_runs import damage_lines, drop_copies, load_run, readable_history_points
+from distbench.cli.output import print_warning
+from distbench.cli.stored_runs import load_run
 from distbench.core.job import MEASURE
 from distbench.gate.arms import GateArm, baseline_arm
 from distbench.gate.stored_baseline import judge_stored
@@ -98,8 +100,7 @@ def _judge(baseline: Run, candidate: Run, out: Path, rules: GateRules) -> GateRe
     others = {run.folder.resolve(): run for run in (baseline, *catalog.runs_in(out))}
     others.pop(candidate.folder.resolve(), None)
     title = f"run {before.info.run_id} of {before.info.created}, stored"
-    result = judge_stored(
-        before, after, list(readable_history_points(drop_copies(others.values())[0])), rules, title
-    )
+    earlier = list(readable_history_points(drop_copies(others.values())[0], print_warning))
+    result = judge_stored(before, after, earlier, rules, title)
     notes = [f"baseline: {line}" for line in damage_lines(before.damaged, baseline.folder)]
     return replace(result, folder=str(candidate.folder), notes=(*result.notes, *notes))

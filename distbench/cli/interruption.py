@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from distbench.cli.output import print_note
 from distbench.core.errors import EXIT_INTERRUPTED, EXIT_TIME_LIMIT, DistbenchError
+from distbench.record.run_folder import report_command
 from distbench.run import StopReason, raise_on_termination
 
 
@@ -60,8 +60,3 @@ def print_stopped(by: StopReason, command: str) -> int:
     again = f"resume with: {command}" if command else "start it again with the same command and more time"
     print_note(f"the time limit around this run is near: stopped after the trial in flight; {again}")
     return EXIT_TIME_LIMIT
-
-
-def report_command(folder: Path) -> str:
-    """Command that writes the report of the run in *folder*, ready to be pasted into a shell."""
-    return f"distbench report {shlex.quote(str(folder))}"

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from distbench.core.errors import DistbenchError, RecordContentError, SuiteError
-from distbench.core.text import strip_control_characters, wrap_text
+from distbench.core.text import strip_control_characters, supports_colour, wrap_text
 
 if TYPE_CHECKING:
     from distbench.tables.text_table import Emphasis
@@ -39,13 +39,6 @@ _pending_notes: ContextVar[list[str] | None] = ContextVar("_held", default=None)
 EXIT_UNCHECKED = 3
 """Exit code of a run without any measured case, or without a requested judgement; that of an inconclusive
 gate."""
-
-
-def supports_colour(stream: IO[str]) -> bool:
-    """True if output to *stream* may have colours (https://no-color.org)."""
-    variables = os.environ
-    wanted = not variables.get("NO_COLOR") and not variables.get("CI") and variables.get("TERM") != "dumb"
-    return wanted and stream.isatty()
 
 
 def apply_style(text: str, tone: Emphasis) -> str:

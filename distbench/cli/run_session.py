@@ -18,12 +18,11 @@ from distbench.analysis.wording.findings import (
     missing_verdict_sentences,
     unmeasured_sentences,
 )
+from distbench.api.suite_run import execute, write_report
 from distbench.cli import queue_submission
-from distbench.cli.extra_rounds import NoisyTrialRounds, RecommendationRounds, first_nonempty, previous_looks
 from distbench.cli.follow import detach_text, follow
 from distbench.cli.interruption import (
     print_stopped,
-    report_command,
     report_hint_on_abort,
     resume_hint_on_abort,
 )
@@ -36,13 +35,10 @@ from distbench.cli.output import (
     print_text,
     terminal_width,
 )
-from distbench.cli.preflight import CpuContention, warn_before_run
-from distbench.cli.progress import observe_progress
 from distbench.cli.started_ranks import join_started_ranks
 from distbench.core import registry
 from distbench.core.errors import (
     EXIT_INTERRUPTED,
-    InfrastructureError,
     RecordError,
     RecordFormatError,
     UsageError,
@@ -77,18 +73,10 @@ def execute_run(
         show: Analyses and reports the run.
     """
     resume_with = resume_command(execution.run.folder)
-    busy = CpuContention(execution.suite, execution.plan, repeats).warning
-    with (
-        resume_hint_on_abort(resume_with),
-        observe_progress(quiet=quiet, journal=journal, contention_warning=busy) as watcher,
-    ):
-        warn_before_run(execution, watcher)
-        trials = execution.suite.measure.trials
-        settling, repeating = None, NoisyTrialRounds(watcher, trials, repeats) if repeats else None
-        if settling_minutes:
-            settling = RecommendationRounds(watcher, settling_minutes, previous_looks(execution.run, trials))
-        more = first_nonempty(repeating, settling)
-        stopped_by = execution.execute(watcher, more, retry_failed=retry_failed)
+    with resume_hint_on_abort(resume_with):
+        stopped_by = execute(
+            execution, journal, settling_minutes, repeats, retry_failed=retry_failed, quiet=quiet
+        )
     with resume_hint_on_abort(resume_with) if stopped_by else report_hint_on_abort(execution.run.folder):
         analysed = retry_eagerly(partial(show, execution.run))
     return print_stopped(stopped_by, resume_with) if stopped_by else analysed
@@ -204,7 +192,7 @@ def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_
         print_json(results_json(run, analysed))
     else:
         print_text(shown(analysed))
-    report = _write_report(run, analysed)
+    report = write_report(run, analysed)
     if not as_json:
         print_text(f"\nreport: {report}")
     return analysed
@@ -213,22 +201,6 @@ def print_results(run: Run, shown: Callable[[RunAnalysis], str] = _table, *, as_
 def results_json(run: Run, analysed: RunAnalysis) -> dict[str, Any]:
     """Return the results of *run* as ``run --json`` prints them."""
     return {**run_json(analysed), "report": str(page.page_file(run.folder))}
-
-
-def write_results(run: Run) -> RunAnalysis:
-    """Analyse *run* and write its report, without printing anything."""
-    analysed = RunAnalysis.read(run)
-    _write_report(run, analysed)
-    return analysed
-
-
-def _write_report(run: Run, analysed: RunAnalysis) -> Path:
-    try:
-        return page.write(run.folder, analysed)
-    except InfrastructureError as error:
-        again = report_command(run.folder)
-        advice = f"the records are intact; free some space, then write the report with: {again}"
-        raise InfrastructureError(error.problem, advice) from error
 
 
 def exit_code(run: RunAnalysis, *, strict_parity: bool) -> int:

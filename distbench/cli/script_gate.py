@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from distbench.cli.progress import observe_progress
+from distbench.api.progress import observe_progress
 from distbench.core.errors import UsageError
 from distbench.gate.script_gate import ScriptGate, script_arms
 from distbench.gate.verdicts import GateResult

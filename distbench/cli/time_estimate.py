@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distbench.api.progress import observe_progress
 from distbench.cli.interruption import resume_hint_on_abort
-from distbench.cli.progress import observe_progress
 from distbench.core.case import Case, MeasureConfig
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.job import MEASURE

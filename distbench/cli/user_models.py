@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from distbench.cli.progress import observe_progress
+from distbench.api.progress import observe_progress
 from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine

@@ -85,7 +85,8 @@ class SuiteMistake:
     line: int | None = None
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        # text without a file, such as a mapping in Python, has no lines that its author knows
+        place = f"{self.file}:{self.line}" if self.file and self.line else self.file
         what = f"{self.key} = {_short_repr(self.value)}" if self.value is not None else self.key
         return ": ".join(part for part in (place, what, self.message) if part)
 

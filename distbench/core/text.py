@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import IO
 
 # whole escape sequences; then remaining control characters, Unicode's line separators, marks that
 # change the writing direction, noncharacters, and lone surrogates, which no encoding can write
@@ -99,3 +101,10 @@ def wrap_text(text: str, width: int, *, first_indent: str = "", indent: str = ""
         break_long_words=False,
     )
     return [line.replace(_PLACEHOLDER, " ") for line in lines]
+
+
+def supports_colour(stream: IO[str]) -> bool:
+    """True if output to *stream* may have colours (https://no-color.org)."""
+    variables = os.environ
+    wanted = not variables.get("NO_COLOR") and not variables.get("CI") and variables.get("TERM") != "dumb"
+    return wanted and stream.isatty()

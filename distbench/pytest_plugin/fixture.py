@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from distbench.analysis.case_summary import CaseSummary
-from distbench.analysis.run import RunAnalysis
-from distbench.core.errors import UsageError, did_you_mean
+from distbench.api.run import RunResults
 from distbench.pytest_plugin.options import command_line, xdist_problem
 from distbench.pytest_plugin.session import LoggingObserver, exit_before_time_limit
-from distbench.record import Record
-from distbench.record.run_folder import Run
 from distbench.run import RunExecution
 from distbench.suite import Overrides
 from distbench.suite import load_suite as load_suite
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A finished run with its records and their summary."""
-
-    run: Run
-    """Its folder and access to it."""
-    records: tuple[Record, ...]
-    """One record per trial."""
-    cases: tuple[CaseSummary, ...]
-    """One summary per case, in the order of the suite."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the run."""
-        return self.run.folder
-
-    def case(self, name: str) -> CaseSummary:
-        """Find the case with that name, or with that label if only one case has it.
-
-        Raises:
-            UsageError: no case matches, or several have the label.
-        """
-        for called in ("name", "label"):
-            matches = [row for row in self.cases if getattr(row.case, called) == name]
-            if len(matches) == 1:
-                return matches[0]
-        known = [text for row in self.cases for text in (row.case.name, row.case.label)]
-        raise UsageError(f"no single case has the name or label {name!r}; {did_you_mean(name, set(known))}")
 
 
 class RunFactory:
@@ -55,7 +20,7 @@ class RunFactory:
 
     def __init__(self, config: pytest.Config, folders: pytest.TempPathFactory) -> None:
         self._config, self._folders = config, folders
-        self._finished: dict[object, FinishedRun] = {}
+        self._finished: dict[object, RunResults] = {}
 
     def __call__(
         self,
@@ -66,7 +31,7 @@ class RunFactory:
         world_sizes: Sequence[int] | None = None,
         device: str | None = None,
         check: bool = False,
-    ) -> FinishedRun:
+    ) -> RunResults:
         """Run *suite* like ``distbench run`` and return the result, including failed cases.
 
         Args:
@@ -95,7 +60,7 @@ class RunFactory:
             self._finished[key] = self._run(file, overrides)
         return self._finished[key]
 
-    def _run(self, file: Path, overrides: Overrides) -> FinishedRun:
+    def _run(self, file: Path, overrides: Overrides) -> RunResults:
         option = self._config.getoption("distbench_out")
         out = self._config.invocation_params.dir / option if option else self._folders.mktemp("distbench")
         execution = RunExecution.create(load_suite(file, overrides), out, command_line(self._config))
@@ -104,5 +69,4 @@ class RunFactory:
             exit_before_time_limit(execution.run)
         if stopped:
             raise KeyboardInterrupt
-        analysed = RunAnalysis.read(execution.run)
-        return FinishedRun(execution.run, tuple(analysed.records), analysed.cases)
+        return RunResults(execution.run)

@@ -294,6 +294,11 @@ def resume_command(folder: Path) -> str:
     return f"distbench run --resume {shlex.quote(str(folder))}"
 
 
+def report_command(folder: Path) -> str:
+    """Command that writes the report of the run in *folder*, ready to be pasted into a shell."""
+    return f"distbench report {shlex.quote(str(folder))}"
+
+
 def write_json(file: Path, data: Any) -> None:
     """Write *data* as JSON, atomically."""
     # ASCII only: a message may contain bytes that are not UTF-8, and the file must remain readable

@@ -24,6 +24,7 @@ from distbench.report.recommendation import StoredRecommendation
 from distbench.report.scatter_plot import scatter_plot
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.views.base import View, all_views, estimate_text
+from distbench.views.charts.figures import Chart
 
 _MAX_SENTENCES = 40
 _DEFINED = ("relative", "exposed", "headroom", "trials")
@@ -127,6 +128,11 @@ def chapters(run: RunAnalysis) -> list[Chapter]:
     """Chapters with content for *run*."""
     made = [_chapter(run, name, view) for name, view in all_views().items()]
     return [chapter for chapter in made if chapter]
+
+
+def charts(run: RunAnalysis) -> dict[str, Chart]:
+    """Charts of the report by their ids, in its order."""
+    return {chart.id: chart for chapter in chapters(run) for chart in chapter.charts}
 
 
 def _chapter(run: RunAnalysis, name: str, view: View) -> Chapter | None:

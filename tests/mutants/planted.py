@@ -588,6 +588,49 @@ MUTANTS = (
         "(_cause(piece), piece.seconds)",
         _in("unit/analysis/traces/test_job_trace"),
     ),
+    # runs in Python
+    Mutant(
+        "the package run takes the place of the function",
+        'return __getattr__("run")',
+        'return importlib.import_module("distbench.run")',
+        _in("unit/api/test_run", "whoever_has_imported"),
+    ),
+    Mutant(
+        "a run is not read again after a file turned out to be damaged",
+        "vars(run).pop(derived, None)",
+        "vars(run).get(derived)",
+        _in("unit/api/test_run", "other_content"),
+    ),
+    Mutant(
+        "a figure of two cases has the marks of all",
+        'for trace in (each for each in figure["data"] if each["meta"] == place):',
+        'for trace in figure["data"]:',
+        _in("unit/api/test_run", "choice_of_cases"),
+    ),
+    Mutant(
+        "integers with an absent one are rounded to floats",
+        '"BIGINT": ColumnTypes("Int64", "Int64", "int64")',
+        '"BIGINT": ColumnTypes("float64", "Float64", "float64")',
+        _in("unit/api/test_frames", "integers_are_exact"),
+    ),
+    Mutant(
+        "check=True replaces the section of the suite",
+        "if value is True and key in kinds]",
+        "if value is None and key in kinds]",
+        _in("unit/api/test_suite_run", "options_that_repeat_them"),
+    ),
+    Mutant(
+        "a notebook gets a line for each trial",
+        "if not quiet and _in_notebook():",
+        "if not quiet and not _in_notebook and _in_notebook():",
+        _in("unit/api/test_notebook", "one_output"),
+    ),
+    Mutant(
+        "a mistake of a mapping has a line of a file",
+        "if self.file and self.line else self.file",
+        "if self.line else self.file",
+        _in("unit/api/test_suite_run", "allowed_values_named"),
+    ),
     # picker.js
     Mutant(
         "picker: the widest interval decides",

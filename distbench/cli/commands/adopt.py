@@ -52,7 +52,7 @@ def adopt(
     """Export a case as configuration for another tool."""
     from distbench.adopt import FORMATS, export_case, export_caveats
     from distbench.analysis.run import RunAnalysis
-    from distbench.cli.stored_runs import damage_lines
+    from distbench.api.stored_runs import damage_lines
     from distbench.record import catalog
 
     options.check_choice("--as", format_, FORMATS)

@@ -31,8 +31,8 @@ def calibrate(
     quiet: options.QuietOption = False,
 ) -> int:
     """Measure the detectable change on this machine (A/A pairs)."""
+    from distbench.api.progress import observe_progress
     from distbench.cli.interruption import print_stopped
-    from distbench.cli.progress import observe_progress
     from distbench.cli.started_ranks import join_started_ranks
     from distbench.gate import calibration, view
     from distbench.gate.arms import GateArm

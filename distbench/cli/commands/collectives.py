@@ -57,9 +57,9 @@ def collectives(
     quiet: options.QuietOption = False,
 ) -> int:
     """Measure all-reduce and the like, as nccl-tests does."""
+    from distbench.api.preflight import warn_before_run
+    from distbench.api.progress import observe_progress
     from distbench.cli.interruption import print_stopped, report_hint_on_abort, resume_hint_on_abort
-    from distbench.cli.preflight import warn_before_run
-    from distbench.cli.progress import observe_progress
     from distbench.cli.run_session import exit_code, print_results
     from distbench.cli.started_ranks import join_started_ranks
     from distbench.record.record_reader import retry_eagerly

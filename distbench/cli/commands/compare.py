@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,15 +20,9 @@ from distbench.cli.output import (
     terminal_width,
 )
 from distbench.core.errors import UsageError
-from distbench.core.text import one_line
 
 if TYPE_CHECKING:
-    from distbench.analysis.run import RunAnalysis
-    from distbench.analysis.statistics.intervals import RunVariances
     from distbench.record.run_folder import Run
-
-_MOST_RUNS = 30
-"""Maximum number of other runs for the variance between runs; reading them takes a few seconds."""
 
 
 def compare(
@@ -69,24 +62,13 @@ def _print_comparison(
     first: Run, later: Sequence[Run], folders: set[Path], html: Path | None, form: str
 ) -> int:
     """Print *later* runs next to the *first* as *form*; runs in *folders* give the variance between runs."""
-    from distbench.cli.stored_runs import damage_json, load_run
+    from distbench.api.comparison import StoredRun, compare_stored
+    from distbench.api.stored_runs import damage_json
+    from distbench.cli.stored_runs import load_run
     from distbench.report import comparison as reported
 
-    before, *others = map(load_run, (first, *later))
-    for run, after in zip(later, others, strict=True):
-        if run.folder.resolve() == first.folder.resolve():
-            print_warning(f"{first.folder} is compared with itself, so nothing can differ")
-        elif before.info.run_id == after.info.run_id:
-            text = f"{first.folder} and {run.folder} are copies of one run, {one_line(after.info.run_id, 60)}"
-            print_warning(f"{text}: the trials in both are compared with themselves")
-    earlier = _between_run_variance([before, *others], folders)
-    comparisons = [
-        replace(
-            reported.compare_runs(before, after, earlier),
-            is_same=run.folder.resolve() == first.folder.resolve(),
-        )
-        for run, after in zip(later, others, strict=True)
-    ]
+    before, *others = (StoredRun(run.folder, load_run(run)) for run in (first, *later))
+    comparisons = compare_stored(before, others, folders, print_warning)
     if html:
         from distbench.report import comparison_page
 
@@ -95,7 +77,10 @@ def _print_comparison(
     if form == "json":
         print_json(
             [
-                {**reported.comparison_json(comparison), "damaged": damage_json(before, after)}
+                {
+                    **reported.comparison_json(comparison),
+                    "damaged": damage_json(before.analysis, after.analysis),
+                }
                 for comparison, after in zip(comparisons, others, strict=True)
             ]
         )
@@ -111,29 +96,13 @@ def _print_comparison(
     return 0
 
 
-def _between_run_variance(compared: Sequence[RunAnalysis], folders: Iterable[Path]) -> RunVariances:
-    """Variance between the latest other runs in *folders*, of the *compared* cases."""
-    from distbench.analysis.history import run_variances
-    from distbench.cli.stored_runs import drop_copies, readable_history_points
-    from distbench.record import catalog
-
-    known, ids = {each.info.run_id for each in compared}, {row.case.id for row in compared[0].cases}
-    stored = {run.folder.resolve(): run for folder in folders for run in catalog.runs_in(folder)}
-    # names begin with the suite's, so the latest runs are those written last
-    latest = sorted(stored.values(), key=lambda run: run.folder.stat().st_mtime)[-_MOST_RUNS:]
-    different, _ = drop_copies(latest)
-    return run_variances(
-        (each for each in readable_history_points(different) if each.run_id not in known), ids
-    )
-
-
 def _find_or_run(name: str, out: Path, command: Sequence[str], *, quiet: bool) -> Run | int:
     """Find the run that *name* denotes; a suite file is run first.
 
     Returns the exit code if that run is stopped.
     """
+    from distbench.api.progress import observe_progress
     from distbench.cli.interruption import print_stopped, resume_hint_on_abort
-    from distbench.cli.progress import observe_progress
     from distbench.record import catalog
     from distbench.record.run_folder import resume_command
     from distbench.run import RunExecution

@@ -75,9 +75,9 @@ def gate(
     quiet: options.QuietOption = False,
 ) -> int:
     """Run candidate and baseline in turn; fail on a regression."""
+    from distbench.api.progress import observe_progress
     from distbench.cli.gate_arms import ArmOptions, make_arms, run_against_stored, with_pinned_rules
     from distbench.cli.interruption import print_stopped, resume_hint_on_abort
-    from distbench.cli.progress import observe_progress
     from distbench.cli.script_gate import command_after_dashes, gate_script
     from distbench.cli.started_ranks import join_started_ranks
     from distbench.gate.gate import Gate

@@ -139,7 +139,7 @@ def _load_points(places: Mapping[Path, str]) -> tuple[list[HistoryRun], list[str
     Args:
         places: Folder -> its name as given by the user.
     """
-    from distbench.cli.stored_runs import damage_lines, drop_copies, load_history_points
+    from distbench.api.stored_runs import damage_lines, drop_copies, load_history_points
     from distbench.record import catalog
 
     points: list[HistoryRun] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Sequence
 from typing import Annotated
 
 from distbench.cli.decorators import reads_runs
@@ -13,13 +11,9 @@ from distbench.cli.options import (
     OutOption,
     PriceOption,
     RunArgument,
-    check_choice,
     option,
-    parse_option,
 )
 from distbench.cli.output import apply_style, print_json, print_text, terminal_width, wrap_to_terminal
-from distbench.core.errors import UsageError, did_you_mean
-from distbench.core.units import parse_bytes, parse_fraction
 
 
 @reads_runs
@@ -59,40 +53,28 @@ def pick(
 ) -> int:
     """Recommend a strategy and say why."""
     from distbench.analysis import choice
-    from distbench.analysis.wording.recommendation import recommend
-    from distbench.cli.stored_runs import apply_price, damage_json, load_run
+    from distbench.api.pick import pick_case
+    from distbench.api.stored_runs import damage_json
+    from distbench.cli.stored_runs import apply_price, load_run
     from distbench.record import catalog
     from distbench.report.recommendation import candidate_table, recommendation_json
 
-    check_choice("--goal", goal, choice.GOALS)
-    budget = parse_option("--memory", memory, parse_bytes)
-    slower = parse_option("--within", within, parse_fraction)
-    behind = parse_option("--margin", margin, parse_fraction)
     run = apply_price(load_run(catalog.find_run(name, out)), price)
-    every = run.candidates
-    wish = choice.Requirements(
-        goal=goal,  # type: ignore[arg-type]  # checked above
-        memory=budget,
+    picked = pick_case(
+        run,
+        goal=goal,
+        memory=memory or None,
         devices=devices,
         precision=precision or None,
         work=work or None,
-        avoid=tuple(avoid),
-        within=choice.DEFAULT_MAX_SLOWDOWN if slower is None else slower,
-        margin=choice.DEFAULT_TIE_MARGIN if behind is None else behind,
+        avoid=avoid,
+        within=within,
+        margin=margin,
+        prefix="--",
     )
-    for key in ("devices", "precision", "work"):
-        _check_available(
-            f"--{key}", getattr(wish, key), sorted({getattr(candidate, key) for candidate in every})
-        )
-    for glob in avoid:
-        labels = sorted({candidate.label for candidate in every})
-        if not fnmatch.filter(labels, glob):
-            raise UsageError(
-                f"--avoid = {glob!r}: matches no strategy of this run; {did_you_mean(glob, labels)}"
-            )
-    chosen, explanation = choice.select_case(every, wish), recommend(run, wish)
+    chosen, explanation = picked.selection, picked.recommendation
     if as_json:
-        said = recommendation_json(explanation, chosen, choice.memory_thresholds(every, chosen))
+        said = recommendation_json(explanation, chosen, choice.memory_thresholds(run.candidates, chosen))
         print_json({**said, "damaged": damage_json(run)})
     else:
         headline = wrap_to_terminal(explanation.headline, 0).splitlines()
@@ -101,10 +83,3 @@ def pick(
             print_text(wrap_to_terminal(f"- {reason}", 2, 2))
         print_text("\n" + candidate_table(chosen).to_text(terminal_width(), apply_style))
     return 0 if chosen.pick else 1
-
-
-def _check_available(option: str, value: object, known: Sequence[object]) -> None:
-    """Raise UsageError if *value* is given and not one of the *known* ones."""
-    if value is not None and value not in known:
-        available = ", ".join(map(str, known)) or "none"
-        raise UsageError(f"{option} = {value!r}: no case of this run has it; available: {available}")

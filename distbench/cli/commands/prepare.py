@@ -32,7 +32,7 @@ def prepare(
     quiet: QuietOption = False,
 ) -> int:
     """Build in advance what a suite needs (C++ ops)."""
-    from distbench.cli.progress import observe_progress
+    from distbench.api.progress import observe_progress
     from distbench.plan import make_plan
     from distbench.record.run_folder import new_run_id
     from distbench.run.builds import build_all

@@ -111,7 +111,7 @@ def _default_sigint() -> Iterator[None]:
 
 
 def _find_runs(names: Sequence[str], out: Path) -> list[Run]:
-    from distbench.cli.stored_runs import drop_copies
+    from distbench.api.stored_runs import drop_copies
     from distbench.record import catalog
 
     chosen = [catalog.find_run(name, out) for name in names] if names else catalog.runs_in(out)

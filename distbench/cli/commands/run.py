@@ -67,6 +67,7 @@ def run(
     """Run a suite; write its records and a report."""
     from functools import partial
 
+    from distbench.api.suite_run import write_results
     from distbench.cli.run_session import (
         create_execution,
         execute_run,
@@ -75,7 +76,6 @@ def run(
         load_resumed,
         print_results,
         submit,
-        write_results,
     )
     from distbench.record.progress import ProgressLog
     from distbench.run import ignore_time_warning

@@ -87,7 +87,7 @@ def _print_table(run: RunAnalysis, said: dict[str, str], table: Table, form: str
     Args:
         said: What the table is, for JSON.
     """
-    from distbench.cli.stored_runs import damage_json
+    from distbench.api.stored_runs import damage_json
     from distbench.report.overview import footnote_lines, view_markdown
 
     notes = run.parity.footnotes

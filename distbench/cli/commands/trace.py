@@ -49,35 +49,32 @@ def trace(
     as_json: JsonOption = False,
 ) -> int:
     """Explain the profiler traces of any training."""
-    from distbench.analysis.traces.rank_trace import read_job, trace_files
-    from distbench.report.trace_tables import TABLES, changes_table
+    from distbench.api.traces import CHANGES
+    from distbench.api.traces import trace as explain
+    from distbench.report.trace_tables import TABLES
 
     check_exclusive("trace", md=markdown, csv=csv, json=as_json)
-    names = [*TABLES, *(["changes"] if against else [])]
+    names = [*TABLES, *([CHANGES] if against else [])]
     if table:
         check_choice("--table", table, names)
     elif csv or markdown:
         form = "--csv" if csv else "--md"
         raise UsageError(f"{form}: choose a table with --table; allowed: {', '.join(names)}")
-    job = read_job(trace_files(files), rank)
-    other = read_job(trace_files([against])) if against else None
-    tables = {name: make(job) for name, make in TABLES.items() if not table or name == table}
-    if other and table in ("", "changes"):
-        tables = {"changes": changes_table(other, job), **tables}
-    notes = [*job.notes, *(f"in the other trace: {note}" for note in (other.notes if other else ()))]
+    read = explain(files, against=against, rank=rank)
+    tables = {name: make() for name, make in read.makers.items() if not table or name == table}
     if html:
         from distbench.report import trace_page
 
-        every = tables if not table else {name: make(job) for name, make in TABLES.items()}
-        trace_page.write(job, every, notes, html)
+        every = tables if not table else {name: make() for name, make in read.makers.items()}
+        trace_page.write(read.job, every, read.notes, html)
         print_note(f"page: {html}")
     if as_json:
-        print_json({"notes": notes, "tables": {name: each.to_json() for name, each in tables.items()}})
+        print_json({"notes": read.notes, "tables": {name: each.to_json() for name, each in tables.items()}})
     elif table:
         chosen = tables[table]
         print_text(chosen.to_csv() if csv else chosen.to_markdown() if markdown else _text(chosen))
     else:
-        _print_overview(job, tables, notes)
+        _print_overview(read.job, tables, read.notes)
     return 0
 
 

@@ -52,6 +52,25 @@ def paired_figure(cases: Sequence[PairCase], chosen: Sequence[int], x: str, barm
     return {"data": traces, "layout": layout}
 
 
+def chosen_cases(figure: dict[str, Any]) -> dict[str, Any]:
+    """*figure* with the chosen cases alone, as the page draws it; as it is if it offers no choice."""
+    if not (about := figure["layout"].get("pair")):
+        return figure
+    layout = {key: value for key, value in figure["layout"].items() if key != "pair"} | {"annotations": []}
+    data: list[dict[str, Any]] = []
+    for slot, place in zip(about["slots"], about["chosen"], strict=True):
+        case = about["cases"][place]
+        layout[slot["axis"]] = axis = {**layout[slot["axis"]], **case["axis"]}
+        heading = {"text": f"<b>{case['name']}</b>", "showarrow": False, "x": 0, "y": axis["domain"][1]}
+        where = {"xref": "paper", "xanchor": "left", "yref": "paper", "yanchor": "bottom"}
+        layout["annotations"].append(heading | where)
+        for trace in (each for each in figure["data"] if each["meta"] == place):
+            # one entry of the legend for both cases
+            is_new = all(other["name"] != trace["name"] for other in data)
+            data.append({**trace, **slot["trace"], "showlegend": is_new, "legendgroup": trace["name"]})
+    return {"data": data, "layout": layout}
+
+
 def default_pair(cases: Sequence[CaseSummary]) -> list[int]:
     """Indices of the initial pair of *cases*, sorted by speed: fastest and slowest on most devices."""
     most = max(row.case.world_size for row in cases)

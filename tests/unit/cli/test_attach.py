@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench.cli.progress import LineProgress
+from distbench.api.progress import LineProgress
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.record.progress import PROGRESS_FILE, ProgressEvent, ProgressLog, ProgressLogReader
 from support import fake_slurm

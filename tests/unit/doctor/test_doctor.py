@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distbench.cli.preflight import slow_gpu_variables
+from distbench.api.preflight import slow_gpu_variables
 from distbench.doctor import Diagnosis, ProbeResult, check_host, diagnose, measured_links
 from distbench.ipc.diagnosis_files import AllReduceTest, JoinResult, LinkTest, RankPlacement, RankReport
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml

@@ -1,5 +1,6 @@
 """What the documents tell people to copy: it parses, and its commands exist."""
 
+import functools
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+import distbench
 from distbench.cli import main
 from distbench.core import registry
 from support.chrome_traces import ChromeTrace
@@ -144,6 +146,22 @@ def test_a_command_on_a_page_runs_or_at_least_takes_its_options(words, checkout,
         known = capsys.readouterr().out
         own = words[: words.index("--")] if "--" in words else words
         assert not [option for option in own if option.startswith("--") and option not in known]
+
+
+def test_the_examples_in_python_run_one_after_another(checkout, capsys):
+    page = (ROOT / "docs" / "python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 5
+    launcher = {"pretend": {"step_s": 0.1}}
+    names: dict[str, Any] = {"pretended": functools.partial(distbench.run, launcher=launcher, quiet=True)}
+    for block in blocks:
+        exec(block.replace("db.run(", "pretended("), names)
+    printed = capsys.readouterr().out
+    assert f"reports/tiny-{names['tiny'].analysis.info.created[:4]}" in printed
+    assert "Train with " in printed
+    # the comment on the page quotes the message
+    (quoted,) = re.findall(r"# (run\(seeed.*) \.\.\.$", page, re.MULTILINE)
+    assert f"\n{quoted}" in printed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -6,6 +6,7 @@ breaks somebody's script, dashboard or archive, so it needs a new format number 
 """
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import pytest
 
+import distbench
 from distbench.cli import main
 from support.suites import write_suite
 
@@ -116,6 +118,18 @@ def pytest_flags() -> dict[str, bool]:
     return {name: taken for name, taken in flags(done.stdout).items() if name.startswith("--distbench")}
 
 
+def python_names() -> dict[str, dict[str, Any]]:
+    """Arguments of the functions of ``import distbench``, and what a run has."""
+    functions = {name: arguments(getattr(distbench, name)) for name in ("load", "run", "trace")}
+    of_run = {name: each for name, each in vars(distbench.Run).items() if not name.startswith("_")}
+    return {**functions, "Run": {name: arguments(each) for name, each in of_run.items()}}
+
+
+def arguments(function: Any) -> dict[str, bool]:
+    """Names of the arguments of *function*; empty for what is no function."""
+    return dict.fromkeys(inspect.signature(function).parameters, True) if callable(function) else {}
+
+
 def exit_codes() -> dict[str, int]:
     return {name: call(*arguments).returncode for name, arguments in EXIT_CODES.items()}
 
@@ -199,6 +213,10 @@ def test_every_command_keeps_its_flags(frozen_surface):
 
 def test_pytest_keeps_its_flags(frozen_surface):
     assert differences(frozen_surface["pytest"], pytest_flags()) == []
+
+
+def test_python_keeps_its_functions_and_their_arguments(frozen_surface):
+    assert differences(frozen_surface["python"], python_names()) == []
 
 
 def test_exit_codes_stay(frozen_surface):
@@ -291,6 +309,7 @@ def current_surface(folder: Path) -> dict[str, Any]:
     return {
         "commands": commands(),
         "pytest": pytest_flags(),
+        "python": python_names(),
         "exit_codes": exit_codes(),
         "outputs": outputs(),
         "suite_keys": {section: suite_keys(section, folder)[1:] for section in SECTIONS},

@@ -512,7 +512,8 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(run, pytester):
             assert run.case("pretended").values["step_s"].trials == pytest.approx((0.1, 0.101))
             assert run.case("pretended/ws1/mb8/fp32") is run.case("pretended")
             assert len(run.records) == 2
-            assert [row.case.label for row in summarize_cases(run.run.info(), run.records)] == ["pretended"]
+            rows = summarize_cases(run.analysis.info, run.records)
+            assert [row.case.label for row in rows] == ["pretended"]
             assert (run.folder / "run.json").is_file()
 
         def test_again(distbench_run):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from distbench import plan
-from distbench.cli.extra_rounds import NoisyTrialRounds
-from distbench.cli.preflight import CpuContention
+from distbench.api.extra_rounds import NoisyTrialRounds
+from distbench.api.preflight import CpuContention
 from distbench.run import Observer
 from distbench.suite import load_suite
 from support.leftover_processes import busy_processes

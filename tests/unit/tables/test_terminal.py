@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from distbench.api.progress import LiveProgress
 from distbench.cli import main
-from distbench.cli.progress import LiveProgress
 from distbench.core.errors import did_you_mean
 from distbench.core.text import wrap_text
 from distbench.gate.calibration import CaseCalibration

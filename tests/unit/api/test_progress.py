@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.cli.progress import EventObserver
+from distbench.api.progress import EventObserver
 from distbench.record import Record, Status
 from distbench.record.progress import ProgressEvent
 from support.records import case, failed, unsupported

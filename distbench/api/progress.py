@@ -1,23 +1,23 @@
-"""Progress of a run: observations as events, shown as a live line or one line per finished trial."""
+"""Progress of a run: observations as events, shown on a terminal, in a log or in a notebook."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import typer
-
-from distbench.cli.output import supports_colour
 from distbench.core.job import MEASURE, job_kind
-from distbench.core.text import strip_control_characters
+from distbench.core.text import one_line, strip_control_characters, supports_colour
 from distbench.core.units import format_duration
 from distbench.plan import PlannedTrial
 from distbench.record import Record, Status, round_text
 from distbench.record.progress import ProgressEvent, ProgressLog
 from distbench.run import Observer
 
+_MAX_NOTEBOOK_LINES = 8
+"""Maximum number of notes and failures in a notebook; all are in the run's ``progress.jsonl``."""
 _MIN_REPORTED_BUILD_S = 1.0
 """Seconds from which on a finished build gets a line: most items are cached."""
 
@@ -147,7 +147,7 @@ class LineProgress(ProgressDisplay):
         self._line(f"[{self._done + 1}/{self._total}] {_trial_text(event)}, {format_duration(took)}{left}")
 
     def _line(self, text: str) -> None:
-        typer.echo(strip_control_characters(" ".join(text.split())), err=True)
+        print(strip_control_characters(" ".join(text.split())), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class LiveProgress(ProgressDisplay):
@@ -217,6 +217,50 @@ class LiveProgress(ProgressDisplay):
         )
 
 
+class NotebookProgress(ProgressDisplay):
+    """The current case and the time left in one line, below the latest notes and failures."""
+
+    def __init__(self) -> None:
+        display = importlib.import_module("IPython.display").display
+        self._lines: list[str] = []
+        self._done, self._total = 0, 0
+        self._handle: Any = display(self._bundle("starting"), raw=True, display_id=True)
+
+    def show(self, event: ProgressEvent) -> None:
+        """Replace the line; keep notes, failures and slow builds above it."""
+        if event.kind == "note":
+            self._add(event.text)
+        elif event.kind in ("item_started", "trial_started"):
+            self._done, self._total = event.done, event.total
+            left = f", about {format_duration(event.seconds)} left" if event.seconds is not None else ""
+            verb = "preparing " if event.kind == "item_started" else ""
+            self._update(f"{verb}{event.text}{left}")
+        elif event.kind == "item_ended":
+            self._done = event.done + 1
+            self._add(_build_text(event) if _is_notable(event) else "")
+        elif event.kind == "trial_ended":
+            self._done += 1
+            self._add(_trial_text(event) if event.failed or event.noise else "")
+
+    def show_waiting(self, text: str) -> None:
+        """Show *text* in the place of the case."""
+        self._update(text)
+
+    def _add(self, line: str) -> None:
+        self._lines += [one_line(line)] if line else []
+        self._update("")
+
+    def _update(self, text: str) -> None:
+        self._handle.update(self._bundle(text), raw=True)
+
+    def _bundle(self, text: str) -> dict[str, str]:
+        count = f"{self._done}/{self._total}" if self._total else ""
+        left_out = len(self._lines) - _MAX_NOTEBOOK_LINES
+        more = [f"({left_out} earlier lines are in progress.jsonl)"] if left_out > 0 else []
+        current = " ".join(filter(None, (count, one_line(text))))
+        return {"text/plain": "\n".join([*more, *self._lines[-_MAX_NOTEBOOK_LINES:], current])}
+
+
 def _trial_text(trial: ProgressEvent) -> str:
     """Outcome of a trial: ``measured``, ``measured, noisy (others ...)``, ``crashed (rank 1 ...)``."""
     word = f"{trial.status}, noisy" if trial.noise else trial.status
@@ -236,10 +280,21 @@ def _build_text(item: ProgressEvent) -> str:
 
 @contextmanager
 def progress_display(*, quiet: bool) -> Iterator[ProgressDisplay]:
-    """Display for this terminal, removed from it at the end."""
+    """Display for this terminal, removed from it at the end, or for this notebook."""
+    if not quiet and _in_notebook():
+        yield NotebookProgress()
+        return
     if quiet or not sys.stderr.isatty():
         yield ProgressDisplay() if quiet else LineProgress()
         return
     live = LiveProgress()
     with live.progress:
         yield live
+
+
+def _in_notebook() -> bool:
+    """True if this process is the kernel of a notebook."""
+    # imported there already, and not installed elsewhere
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive else None
+    return hasattr(shell, "kernel")
