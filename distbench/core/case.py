@@ -30,7 +30,7 @@ Float8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 FLOAT8_ALIGNMENT = 16
 """Divisor of every dimension of a float8 matrix product, as torch._scaled_mm requires."""
 Device = Literal["cpu", "cuda"]
-OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
+OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit", "other"]
 
 CURRENT_ENVIRONMENT = "current"
 """The Python environment that distbench itself runs in; a suite names others."""
@@ -143,7 +143,8 @@ class OptimizerConfig:
     name: OptimizerName = "adamw"
     """AdamW (decoupled weight decay, Loshchilov & Hutter 2019), Adam, SGD, Adafactor, Lion, LAMB, or Muon for
     the matrices of the model's layers and AdamW for the rest; adamw8bit is AdamW with moments in 8 bits.
-    Lion and LAMB need pytorch-optimizer, adamw8bit torchao."""
+    Lion and LAMB need pytorch-optimizer, adamw8bit torchao. other: one that is none of these, of a
+    measured script only."""
     lr: Positive = 1e-3
     """Learning rate; with a schedule the largest of it."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)

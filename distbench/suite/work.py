@@ -52,6 +52,7 @@ _FLOAT8_ADVICE = (
     "with float8, linear layers multiply in float8 and everything else computes in bf16; set "
     "precision: float8, or precision: {compute: bf16, float8: tensorwise} or another recipe"
 )
+_OTHER_OPTIMIZER_ADVICE = f"only measured scripts have it; use one of: {', '.join(optimizers.CATALOG)}"
 
 SCALAR_KEYS = tuple(field.name for field in dataclasses.fields(ScalarSettings))
 WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, *SCALAR_KEYS)
@@ -147,6 +148,8 @@ class WorkChecker:
             return None, [Problem((root,), "expected a mapping", raw)]
         if root == "precision" and raw.get("compute") in ("float8", "fp8"):
             return None, [Problem((root, "compute"), _FLOAT8_ADVICE, raw["compute"])]
+        if root == "optimizer" and raw.get("name") == "other":
+            return None, [Problem((root, "name"), _OTHER_OPTIMIZER_ADVICE, raw["name"])]
         raw = fill_derived(root, raw)
         value, findings = check_section(SECTION_KEYS[root], raw, (root,))
         findings = findings or _cross_checks(value)

@@ -115,7 +115,8 @@ def coarsest_dtype(records: Iterable[Record], *, include_updates: bool) -> str:
         found.add("float8" if precision.float8 != "none" else precision.compute)
         if include_updates:
             found |= {precision.reduce, precision.master, precision.optimizer_state}
-            found |= {optimizers.entry_of(record.case.optimizer).compute_dtype} - {""}
+            known = optimizers.CATALOG.get(record.case.optimizer.name)
+            found |= {known.compute_dtype if known else ""} - {""}
         # fp32 matrices may be multiplied with fewer bits
         if facts.get("tf32") or facts.get("matmul_precision") in ("high", "medium"):
             found.add("tf32")

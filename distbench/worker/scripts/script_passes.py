@@ -39,8 +39,13 @@ METRICS: dict[Pass, dict[str, Metric]] = {
 _VALUE_READS = ("aten::_local_scalar_dense", "aten::is_nonzero")
 """Operators that make the host wait until a tensor is computed, to read its value."""
 
-_TENSOR_METHODS = ("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py")
-"""Files of torch between a line that reads or prints a tensor and the operator."""
+_TENSOR_METHODS = (
+    *("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py"),
+    # around dispatch modes, of which the count of collectives is another one
+    *("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py"),
+    "distbench/metrics/communication/collectives.py",
+)
+"""Files between a line that reads or prints a tensor and the operator."""
 
 
 class ValueReads(TorchDispatchMode):
@@ -109,7 +114,7 @@ class ScriptPasses:
 
     def start(self, name: Pass, case: Case | None, engine: ScriptEngine, seen: Observation) -> None:
         """Start the pass *name* at the end of a step; *case* is known from the timed steps on."""
-        self._context = context = PassContext(
+        context = PassContext(
             case=cast("Case", case),
             workload=cast("Workload", None),
             strategy=ScriptStrategy(),
@@ -125,12 +130,13 @@ class ScriptPasses:
         )
         self._active, self._seen = METRICS[name], seen
         self._states = {key: metric.start(context) for key, metric in self._active.items()}
+        # a pass runs from here on: Ctrl-C may come at any time
+        self.steps_done, self._context = 0, context
         if name not in ("warmup", "time"):
             seen.around = observing_span(context, overridden_hooks("around", self._active, self._states))
         if name == "count":
             self._reads = ValueReads()
             self._reads.__enter__()
-        self.steps_done = 0
         self._clock = StepClock(self._device)
         self._started = time.perf_counter()
         self._run_hooks("before_step")
@@ -140,6 +146,8 @@ class ScriptPasses:
 
     def end_step(self) -> None:
         """End a step of the pass."""
+        # before anything of distbench reads a value; one step is counted
+        self._stop_reads()
         self.steps_done += 1
         self._run_hooks("after_step")
         self._clock.mark()
@@ -156,12 +164,6 @@ class ScriptPasses:
         """End the pass, whose steps had *losses*."""
         context = self._context
         assert context is not None
-        if self._reads is not None:
-            self._reads.__exit__(None, None, None)
-            self.value_reads = [
-                {"place": place, "calls": n} for place, n in self._reads.places.items() if place
-            ]
-            self._reads = None
         if self._seen is not None:
             self._seen.around = nullcontext
         context.step_times = self._step_times[context.pass_name] = self._clock.seconds()
@@ -178,7 +180,15 @@ class ScriptPasses:
 
     def abandon(self) -> None:
         """End the pass without results."""
+        self._stop_reads()
         self._context = None
+
+    def _stop_reads(self) -> None:
+        if self._reads is not None:
+            self._reads.__exit__(None, None, None)
+            places = self._reads.places.items()
+            self.value_reads = [{"place": place, "calls": calls} for place, calls in places if place]
+            self._reads = None
 
     def so_far(self) -> RankResult:
         """Result with the times of the timed steps that have ended, on a CPU."""
