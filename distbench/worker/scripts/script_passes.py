@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType
 from typing import Any, cast
 
 import torch
@@ -41,11 +42,11 @@ _VALUE_READS = ("aten::_local_scalar_dense", "aten::is_nonzero")
 
 _TENSOR_METHODS = (
     *("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py"),
-    # around dispatch modes, of which the count of collectives is another one
+    # around dispatch modes, of which metrics have some, too
     *("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py"),
-    "distbench/metrics/communication/collectives.py",
 )
 """Files between a line that reads or prints a tensor and the operator."""
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class ValueReads(TorchDispatchMode):
@@ -72,11 +73,17 @@ class ValueReads(TorchDispatchMode):
 def _reading_line() -> str:
     """Line that reads a value by itself, outside of installed packages; empty: a library reads it."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.endswith(_TENSOR_METHODS):
+    while frame is not None and _is_between(frame.f_code):
         frame = frame.f_back
-    if frame is None or "-packages/" in (file := frame.f_code.co_filename) or file.startswith("<"):
+    if frame is None or "-packages/" in (file := frame.f_code.co_filename):
+        return ""
+    if file.startswith(("<", _PACKAGE)):
         return ""
     return f"{Path(file).name}:{frame.f_lineno}"
+
+
+def _is_between(code: CodeType) -> bool:
+    return code.co_name == "__torch_dispatch__" or code.co_filename.endswith(_TENSOR_METHODS)
 
 
 class ScriptPasses:
