@@ -24,6 +24,7 @@ _SHARED_ROWS = 0.5
 _SMALL_CALL = 2**18
 """Mean payload in bytes below which latency limits collectives (as in ``step_limits``)."""
 _MANY_CALLS = 10
+_LOGGED_BYTES = 64
 _LEAK_BYTES = 8 << 20
 """Growth over the timed steps below which caches of libraries explain it."""
 _LEAK_SHARE = 0.01
@@ -117,25 +118,26 @@ def _unused_parameters(ranks: Sequence[dict[str, Any]]) -> Iterator[ScriptFindin
 
 
 def _reductions(record: Record, rank: int) -> list[float]:
-    """Bytes of each all-reduce of *rank* in its first counted step."""
+    """Bytes of each all-reduce of *rank* in its first counted step, without those of a few numbers to log."""
     rows = record.tables.get("collectives", [])
     return [
         float(row["bytes"])
         for row in rows
         if row.get("rank") == rank and row.get("op") == "all_reduce" and row.get("step") == 0
+        if float(row["bytes"]) > _LOGGED_BYTES
     ]
 
 
 def _repeated_reductions(record: Record, ranks: Sequence[dict[str, Any]]) -> Iterator[ScriptFinding]:
-    first = ranks[0]
-    size, passes = first.get("gradient_bytes"), first.get("backward_passes")
-    if not size or not passes or passes < 2:
+    first, passes = ranks[0], record.case.batch.gradient_accumulation_steps
+    size = first.get("gradient_bytes")
+    if not size or passes < 2:
         return
     reduced = sum(_reductions(record, first["rank"])) / size
     if reduced >= _ACCUMULATED:
         yield ScriptFinding(
             "reduces-each-micro-batch",
-            f"DDP reduced the gradients {reduced:.1f} times in a step of {passes:.0f} backward passes",
+            f"DDP reduced the gradients {reduced:.1f} times in a step of {passes} backward passes",
             "run all but the last inside model.no_sync()",
         )
 

@@ -82,7 +82,8 @@ def _make_app(words: Sequence[str]) -> typer.Typer:
     command = next(iter(words), "")
     if command in modules:
         module = importlib.import_module(f"{commands.__name__}.{modules[command]}")
-        app.command(command)(getattr(module, modules[command]))
+        settings = getattr(module, "CONTEXT_SETTINGS", None)
+        app.command(command, context_settings=settings)(getattr(module, modules[command]))
         return app
     for name in (*_ORDER, *sorted(modules.keys() - set(_ORDER))):
         app.command(name, help=_summary(modules[name]))(_listed)

@@ -21,7 +21,7 @@ def measure_command(
     quiet: bool,
     **measured: Any,
 ) -> int:
-    """Measure *command*; return its exit code.
+    """Measure *command*; return its exit code, or 1 if it was 0 without a measurement.
 
     Args:
         words: The command line of distbench, for the run.
@@ -31,4 +31,6 @@ def measure_command(
     plan = ScriptPlan(command, output_to_stderr=as_json, **measured)
     outcome = measure_script(plan, out, words, (lambda _: None) if quiet else print_note)
     print_results(outcome.run, as_json=as_json)
-    return outcome.exit_code if outcome.exit_code >= 0 else 128 - outcome.exit_code
+    if outcome.exit_code:
+        return outcome.exit_code if outcome.exit_code > 0 else 128 - outcome.exit_code
+    return int(any(record.status.is_failure for record in outcome.records))

@@ -20,6 +20,9 @@ SETTINGS_VARIABLE = "DISTBENCH_MEASURE"
 INJECTED_FOLDER = Path(__file__).parents[1] / "worker" / "scripts" / "injected"
 """Folder for ``PYTHONPATH`` with a module that Python runs at its start."""
 
+COMPLETE = "complete"
+"""``ScriptReport.ended`` of a rank that has measured everything."""
+
 
 @dataclass(frozen=True)
 class ScriptSettings:

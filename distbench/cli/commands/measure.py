@@ -10,6 +10,9 @@ from distbench.cli import options
 from distbench.cli.options import argument, flag, option
 from distbench.core.errors import UsageError
 
+# the command's own options are not those of distbench, even if -- is forgotten
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
 
 def measure(
     context: typer.Context,

@@ -35,6 +35,7 @@ from distbench.run.scripts.script_results import (
 from distbench.system import clock
 from distbench.system.files import slug
 from distbench.system.machine import machine_facts
+from distbench.system.processes import exit_text
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,8 @@ def _nothing_measured_text(folder: Path, code: int) -> str:
     claimed = [*folder.glob("rank*.pid")]
     if claimed:
         return (
-            "the script ended before its first steps were over, so nothing was measured; let it run "
-            "longer, or use a shorter warm-up (--warmup)"
+            f"the command {exit_text(code)} before a step was timed; let the script run longer, or "
+            "use a shorter warm-up (--warmup)"
         )
     failed = f"; the command ended with exit code {code}" if code else ""
     return (

@@ -15,7 +15,7 @@ from typing import Any
 
 from distbench.core.errors import UsageError
 from distbench.ipc.launch_spec import PythonTarget
-from distbench.ipc.script_files import ScriptSettings
+from distbench.ipc.script_files import COMPLETE, ScriptSettings
 from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts
@@ -107,9 +107,12 @@ class ScriptProcess:
         return self._process.wait()
 
     def is_measured(self) -> bool:
-        """True if every rank has left its result."""
+        """True if every rank has measured everything."""
         ranks = world_size(self._folder)
-        return ranks is not None and all(result_file(self._folder, rank).exists() for rank in range(ranks))
+        if ranks is None:
+            return False
+        results = (_read_result(result_file(self._folder, rank)) for rank in range(ranks))
+        return all(told is not None and told["script"]["ended"] == COMPLETE for told in results)
 
     def _stop(self, number: int) -> None:
         with suppress(ProcessLookupError):

@@ -13,7 +13,7 @@ from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.core.serialization import decode
-from distbench.ipc.script_files import ScriptReport
+from distbench.ipc.script_files import COMPLETE, ScriptReport
 from distbench.metrics.base import Metric, NotAvailable, PassContext
 from distbench.metrics.communication import Communication
 from distbench.metrics.communication.traffic import CollectiveCall, CountedCollectives
@@ -32,7 +32,6 @@ from distbench.system.processes import exit_text
 
 MIN_STEPS = 5
 """Fewest timed steps from which a script that ended early still counts as measured."""
-COMPLETE = "complete"
 
 METRICS: dict[str, Metric] = {
     "steptime": StepTime(),
@@ -158,7 +157,7 @@ def _with_outcome(record: Record, trial: ScriptTrial, reports: Sequence[ScriptRe
     if not early and len(reports) == record.case.world_size:
         return record
     reason = _early_text(trial, reports, record.case.world_size, timed)
-    cause = next((report for report in early if report.error), None)
+    cause = next((report for report in early if report.error and not trial.was_interrupted), None)
     failed = trial.exit_code != 0 or cause is not None or trial.was_interrupted
     failure = Failure(cause.rank if cause else None, "time", log="", user_error=cause.error if cause else "")
     if timed >= MIN_STEPS:
@@ -171,13 +170,17 @@ def _early_text(trial: ScriptTrial, reports: Sequence[ScriptReport], ranks: int,
     done = f"{timed} of {trial.steps} timed steps" if timed < trial.steps else f"all {timed} timed steps"
     if fault := next((report for report in reports if report.fault), None):
         return f"after {done} distbench failed on rank {fault.rank}: {fault.fault}"
+    if trial.was_interrupted:
+        # with which scripts raise KeyboardInterrupt
+        return f"stopped by a signal after {done}"
     if cause := next((report for report in reports if report.error), None):
         return f"after {done} rank {cause.rank} raised {cause.error}"
-    if trial.was_interrupted:
-        return f"stopped by a signal after {done}"
     known = {report.rank for report in reports}
     if lost := [rank for rank in range(ranks) if rank not in known]:
-        return f"rank {lost[0]} left no result; the command {exit_text(trial.exit_code)}"
+        return (
+            f"rank {lost[0]} was never measured, as it updated no optimizer or ended before its warm-up did; "
+            f"the command {exit_text(trial.exit_code)}"
+        )
     ended = next(report for report in reports if report.ended != COMPLETE)
     how = ended.ended or f"the command {exit_text(trial.exit_code)}"
     return f"after {done}: {how}"

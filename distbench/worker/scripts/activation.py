@@ -58,13 +58,20 @@ def _watch_updates(module: ModuleType) -> None:
         counting_library.install(sys.modules["torch"].__version__)
 
     def begin(optimizer: Any, *_: Any) -> None:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         # only now: the imports of a rank are those of torch and more
         from distbench.worker.scripts.session import begin_session
 
         begin_session(optimizer)
 
-    handle = module.register_optimizer_step_post_hook(begin)
+    def wait_for_end(*_: Any) -> None:
+        # the last of the hooks: torch iterates over them, so only the last may remove or add any
+        for handle in handles[1:]:
+            handle.remove()
+        handles[1:] = [module.register_optimizer_step_post_hook(begin)]
+
+    handles = [module.register_optimizer_step_pre_hook(wait_for_end)]
 
 
 class _ImportHook:

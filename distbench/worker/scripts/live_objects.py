@@ -44,7 +44,7 @@ class LiveTraining:
         roots = [each for each in modules if id(each) not in inside and _is_trained(each)]
         own = [each for each in roots if is_deepspeed(each) or any(id(p) in held for p in each.parameters())]
         scalers = [each for each in every if issubclass(type(each), torch.amp.GradScaler)]
-        return cls(own or roots, optimizers, scalers)
+        return cls(own or roots, _unwrapped(optimizers, optimizer), scalers)
 
     @property
     def deepspeed(self) -> Any:
@@ -161,6 +161,17 @@ def _is_trained(module: nn.Module) -> bool:
     return not is_graph and any(parameter.requires_grad for parameter in module.parameters())
 
 
+def _unwrapped(
+    optimizers: list[torch.optim.Optimizer], updating: torch.optim.Optimizer | None
+) -> list[torch.optim.Optimizer]:
+    """*optimizers* without wrappers of Accelerate and Fabric, which share the groups of what they wrap."""
+    inner: dict[int, torch.optim.Optimizer] = {}
+    for each in sorted(optimizers, key=lambda each: (each is not updating, len(type(each).__mro__))):
+        groups = getattr(each, "param_groups", each)
+        inner.setdefault(id(groups), each)
+    return [each for each in optimizers if any(each is one for one in inner.values())]
+
+
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (parameter for group in getattr(optimizer, "param_groups", ()) for parameter in group["params"])
 
@@ -180,7 +191,7 @@ def _zero_options(engine: Any) -> dict[str, Any]:
 
 def _ddp_options(wrapper: DistributedDataParallel, optimizers: list[Any]) -> dict[str, Any]:
     # DDP: its own name for the size that it was given; the first bucket is smaller unless one was given
-    cap = wrapper.bucket_bytes_cap / 2**20
+    cap = float(f"{wrapper.bucket_bytes_cap / 2**20:.3g}")
     is_default = bool(getattr(wrapper, "bucket_bytes_cap_default", cap == 25))
     options: dict[str, Any] = {} if is_default else {"bucket_cap_mb": cap}
     for name in ("gradient_as_bucket_view", "static_graph", "find_unused_parameters"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
@@ -31,12 +31,17 @@ class Observation:
         self._thread = threading.get_ident()
         self._in_backward = False
         self._scalers: list[Any] = []
+        self._updates = 0
+        self._updates_at_backward = 0
+        self._after_update: Any = None
         self.around: Around | None = None
         """Context around a part of a step; None: none, as in timed steps."""
         self.backward_passes = 0
         """Backward passes so far."""
+        self.accumulations = 0
+        """Sequences of backward passes so far, without an update inside: each is one set of gradients."""
         self.losses: list[torch.Tensor] = []
-        """Losses whose gradients this step is made of."""
+        """Losses of the last of these sequences in this step: those of a critic are of another kind."""
         self.loaded: list[BatchSize] = []
         """Batches that loaders gave in this step."""
         self.given: list[BatchSize] = []
@@ -76,13 +81,7 @@ class Observation:
                 before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
                 after = model.register_forward_hook(self._after_forward)
                 self._undo += [before.remove, after.remove]
-        began = register_optimizer_step_pre_hook(lambda *_: self._begin("optimizer"))
-
-        def after_update(optimizer: Any, *_: Any) -> None:
-            self._end("optimizer")
-            on_update(optimizer)
-
-        self._undo += [began.remove, register_optimizer_step_post_hook(after_update).remove]
+        self._watch_updates(on_update)
         for scaler in self._scalers:
             self._watch_skips(scaler, on_skipped)
 
@@ -92,17 +91,41 @@ class Observation:
             undo()
         self._undo = []
 
+    def _watch_updates(self, on_update: Callable[[Any], None]) -> None:
+        def end(optimizer: Any, *_: Any) -> None:
+            self._forget_update()
+            self._updates += 1
+            self._end("optimizer")
+            on_update(optimizer)
+
+        def begin(*_: Any) -> None:
+            # of this update alone, and so the last hook: torch iterates over them, so no other may remove any
+            self._forget_update()
+            self._after_update = register_optimizer_step_post_hook(end)
+            self._begin("optimizer")
+
+        self._undo += [register_optimizer_step_pre_hook(begin).remove, self._forget_update]
+
+    def _forget_update(self) -> None:
+        if self._after_update is not None:
+            self._after_update.remove()
+            self._after_update = None
+
     def _replace(
         self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:
-        original = getattr(owner, name)
+        original, is_own = getattr(owner, name), name in vars(owner)
         replaced = functools.wraps(original)(wrap(original))
         setattr(owner, name, replaced)
 
         def restore() -> None:
             # what the script has put in its place since is the script's
-            if getattr(owner, name) is replaced:
+            if getattr(owner, name) is not replaced:
+                return
+            if is_own:
                 setattr(owner, name, original)
+            else:
+                delattr(owner, name)
 
         self._undo.append(restore)
 
@@ -121,7 +144,11 @@ class Observation:
         return next_batch
 
     def _note(self, batch: Any, sizes: list[BatchSize]) -> None:
-        inputs = batch_tensor(batch)
+        # a batch of sparse or nested tensors, or of the script's own classes, tells nothing
+        with suppress(RuntimeError, TypeError, ValueError, AttributeError, LookupError):
+            self._note_inputs(batch_tensor(batch), sizes)
+
+    def _note_inputs(self, inputs: torch.Tensor | None, sizes: list[BatchSize]) -> None:
         if inputs is None or isinstance(inputs, DTensor):
             return
         sizes.append(batch_size(inputs))
@@ -145,6 +172,7 @@ class Observation:
             if self._in_backward:
                 # of a checkpoint that recomputes
                 return original(tensors, *args, **kwargs)
+            self._begin_accumulation()
             if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
                 self.losses.append(self._unscaled(tensors.detach()))
             self._in_backward = True
@@ -158,6 +186,12 @@ class Observation:
 
         return backward
 
+    def _begin_accumulation(self) -> None:
+        if not self.accumulations or self._updates > self._updates_at_backward:
+            self.accumulations += 1
+            self.losses = []
+        self._updates_at_backward = self._updates
+
     def _unscaled(self, loss: torch.Tensor) -> torch.Tensor:
         local: torch.Tensor = loss.to_local() if isinstance(loss, DTensor) else loss
         for scaler in self._scalers:
@@ -166,15 +200,11 @@ class Observation:
         return local
 
     def _watch_skips(self, scaler: Any, on_skipped: Callable[[], None]) -> None:
-        updates = [0]
-        counted = register_optimizer_step_post_hook(lambda *_: updates.__setitem__(0, updates[0] + 1))
-        self._undo.append(counted.remove)
-
         def watch(original: Callable[..., Any]) -> Callable[..., Any]:
             def step(*args: Any, **kwargs: Any) -> Any:
-                before = updates[0]
+                before = self._updates
                 result = original(*args, **kwargs)
-                if updates[0] == before:
+                if self._updates == before:
                     on_skipped()
                 return result
 

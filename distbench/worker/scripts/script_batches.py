@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ import torch
 _FIRST_KEYS = ("input_ids", "inputs_embeds", "pixel_values", "inputs")
 _MAX_ROWS = 64
 _MAX_ROW_ELEMENTS = 4096
+_FEW_INTEGERS = 4
+"""Integers of a row up to which equal rows are no wonder: labels, or numbers of users."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class BatchSize:
 
 def batch_tensor(batch: Any) -> torch.Tensor | None:
     """The tensor of *batch* whose first axis is that of samples: the inputs, or the first with an axis."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         named = [batch[key] for key in _FIRST_KEYS if key in batch]
         return batch_tensor([*named, *batch.values()])
     return next((tensor for tensor in _tensors(batch) if tensor.dim()), None)
@@ -37,8 +39,10 @@ def batch_size(tensor: torch.Tensor) -> BatchSize:
 
 
 def row_hashes(tensor: torch.Tensor) -> list[str]:
-    """Hashes of the first rows of *tensor*; of long rows, of their first elements."""
+    """Hashes of the first rows of *tensor*; of long rows, of their first elements. None of a few integers."""
     rows = tensor.detach()[:_MAX_ROWS].flatten(1) if tensor.dim() > 1 else tensor.detach()[:_MAX_ROWS, None]
+    if not tensor.is_floating_point() and rows.shape[1] <= _FEW_INTEGERS:
+        return []
     host = rows[:, :_MAX_ROW_ELEMENTS].contiguous().cpu()
     return [hashlib.blake2b(bytes(row.view(torch.uint8).numpy()), digest_size=8).hexdigest() for row in host]
 
@@ -46,12 +50,11 @@ def row_hashes(tensor: torch.Tensor) -> list[str]:
 def _tensors(nested: Any) -> Iterator[torch.Tensor]:
     if isinstance(nested, torch.Tensor):
         yield nested
-    elif isinstance(nested, dict):
-        yield from _tensors(nested.values())
-    elif isinstance(nested, Iterable) and not isinstance(nested, str | bytes):
-        # of a container of the user only what is quick to look at
-        if isinstance(nested, list | tuple) or type(nested).__name__ == "dict_values":
-            for part in nested:
-                yield from _tensors(part)
+    elif isinstance(nested, Mapping):
+        yield from _tensors([*nested.values()])
+    elif isinstance(nested, list | tuple):
+        # of other containers of the user, none is iterated: that may use them up
+        for part in nested:
+            yield from _tensors(part)
     elif hasattr(nested, "items"):
         yield from _tensors(dict(nested.items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from distbench.core.bounds import Bound
 from distbench.core.case import (
     NO_OPTIMIZER,
     Batch,
@@ -23,6 +25,8 @@ from distbench.core.case import (
     PluginChoice,
     PrecisionConfig,
 )
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decode
 from distbench.optimizers import CATALOG
 from distbench.strategies.torch_engine.layer_sharding import compute_dtype, reduce_dtype
 from distbench.strategies.torch_engine.optimizer import describe_optimizer
@@ -39,8 +43,8 @@ class ObservedSteps:
 
     samples: float
     """Samples of the rank in a step; 0: unknown."""
-    backward_passes: float
-    """Backward passes in a step; 0: unknown."""
+    accumulated_passes: float
+    """Backward passes before an update; 0: unknown."""
     autocast: torch.dtype | None
     """Dtype of autocast in the forward pass; None: it was off."""
     skips: bool
@@ -51,7 +55,7 @@ def script_case(live: LiveTraining, observed: ObservedSteps, argv: list[str]) ->
     """The training of this process as a case; its seed is 0, as the draws of a script are its own."""
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     name, options = live.strategy()
-    accumulated = max(1, round(observed.backward_passes))
+    accumulated = max(1, round(observed.accumulated_passes))
     of_rank = max(1, round(observed.samples))
     micro = max(1, round(of_rank / accumulated))
     replicas = max(1, ranks // live.model_parallel_ranks)
@@ -140,18 +144,21 @@ def _optimizer(optimizers: list[torch.optim.Optimizer]) -> OptimizerConfig:
     name = known.get(type(live).__name__, "")
     if type(live).__name__ in ("FusedAdam", "DeepSpeedCPUAdam"):
         name = "adamw" if getattr(live, "adam_w_mode", True) else "adam"
-    given: dict[str, Any] = {"name": name, "lr": float(group.get("initial_lr", group.get("lr", 0)))}
-    given["lr"] = given["lr"] or sys.float_info.min
-    for key in ("eps", "momentum", "weight_decay"):
-        if isinstance(value := group.get(key), int | float):
-            given[key] = float(value)
-    if isinstance(betas := group.get("betas"), tuple | list) and len(betas) == 2:
-        given["betas"] = (float(betas[0]), float(betas[1]))
+    rate = float(group.get("initial_lr", group.get("lr", 0)))
+    given: dict[str, Any] = {"name": name, "lr": min(max(rate, sys.float_info.min), Bound(0).high)}
+    for key in ("eps", "momentum", "weight_decay", "betas"):
+        # only what a case can have: an eps of 0 or two of them stay among the live settings
+        with suppress(KeyError, TypeError, ValueError, RecordError):
+            given[key] = getattr(decode(OptimizerConfig, {key: _plain(group[key])}, key), key)
     if group.get("fused"):
         given["kernel"] = "fused"
     else:
         given["kernel"] = "loop" if group.get("foreach") is False else "foreach"
     return OptimizerConfig(**given) if name else ObservedOptimizer(**given | {"name": type(live).__name__})
+
+
+def _plain(value: Any) -> Any:
+    return [float(each) for each in value] if isinstance(value, tuple | list) else float(value)
 
 
 def _precision(live: LiveTraining, observed: ObservedSteps) -> PrecisionConfig:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType
 from typing import Any, cast
 
 import torch
@@ -38,8 +39,13 @@ METRICS: dict[Pass, dict[str, Metric]] = {
 _VALUE_READS = ("aten::_local_scalar_dense", "aten::is_nonzero")
 """Operators that make the host wait until a tensor is computed, to read its value."""
 
-_TENSOR_METHODS = ("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py")
-"""Files of torch between a line that reads or prints a tensor and the operator."""
+_TENSOR_METHODS = (
+    *("torch/_tensor.py", "torch/_tensor_str.py", "torch/utils/_contextlib.py"),
+    # around dispatch modes, of which metrics have some, too
+    *("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/_ops.py"),
+)
+"""Files between a line that reads or prints a tensor and the operator."""
+_PACKAGE = str(Path(__file__).parents[2])
 
 
 class ValueReads(TorchDispatchMode):
@@ -66,11 +72,17 @@ class ValueReads(TorchDispatchMode):
 def _reading_line() -> str:
     """Line that reads a value by itself, outside of installed packages; empty: a library reads it."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.endswith(_TENSOR_METHODS):
+    while frame is not None and _is_between(frame.f_code):
         frame = frame.f_back
-    if frame is None or "-packages/" in (file := frame.f_code.co_filename) or file.startswith("<"):
+    if frame is None or "-packages/" in (file := frame.f_code.co_filename):
+        return ""
+    if file.startswith(("<", _PACKAGE)):
         return ""
     return f"{Path(file).name}:{frame.f_lineno}"
+
+
+def _is_between(code: CodeType) -> bool:
+    return code.co_name == "__torch_dispatch__" or code.co_filename.endswith(_TENSOR_METHODS)
 
 
 class ScriptPasses:
@@ -111,7 +123,7 @@ class ScriptPasses:
 
     def start(self, name: Pass, case: Case | None, engine: ScriptEngine, seen: Observation) -> None:
         """Start the pass *name* at the end of a step; *case* is known from the timed steps on."""
-        self._context = context = PassContext(
+        context = PassContext(
             case=cast("Case", case),
             workload=cast("Workload", None),
             strategy=ScriptStrategy(),
@@ -127,12 +139,13 @@ class ScriptPasses:
         )
         self._active, self._seen = METRICS[name], seen
         self._states = {key: metric.start(context) for key, metric in self._active.items()}
+        # a pass runs from here on: Ctrl-C may come at any time
+        self.steps_done, self._context = 0, context
         if name not in ("warmup", "time"):
             seen.around = observing_span(context, overridden_hooks("around", self._active, self._states))
         if name == "count":
             self._reads = ValueReads()
             self._reads.__enter__()
-        self.steps_done = 0
         self._clock = StepClock(self._device)
         self._started = time.perf_counter()
         self._before = overridden_hooks("before_step", self._active, self._states)
@@ -144,6 +157,8 @@ class ScriptPasses:
 
     def end_step(self) -> None:
         """End a step of the pass."""
+        # before anything of distbench reads a value; one step is counted
+        self._stop_reads()
         self.steps_done += 1
         for hook, state in self._after:
             hook(self._context, state)
@@ -158,12 +173,6 @@ class ScriptPasses:
         """End the pass, whose steps had *losses*."""
         context = self._context
         assert context is not None
-        if self._reads is not None:
-            self._reads.__exit__(None, None, None)
-            self.value_reads = [
-                {"place": place, "calls": n} for place, n in self._reads.places.items() if place
-            ]
-            self._reads = None
         if self._seen is not None:
             self._seen.around = None
         context.step_times = self._step_times[context.pass_name] = self._clock.seconds()
@@ -180,7 +189,15 @@ class ScriptPasses:
 
     def abandon(self) -> None:
         """End the pass without results."""
+        self._stop_reads()
         self._context = None
+
+    def _stop_reads(self) -> None:
+        if self._reads is not None:
+            self._reads.__exit__(None, None, None)
+            places = self._reads.places.items()
+            self.value_reads = [{"place": place, "calls": calls} for place, calls in places if place]
+            self._reads = None
 
     def so_far(self) -> RankResult:
         """Result with the times of the timed steps that have ended, on a CPU."""

@@ -20,9 +20,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from distbench.core.serialization import replace_nonfinite
-from distbench.ipc.script_files import ScriptReport, ScriptSettings, claim_file, note_file
+from distbench.ipc.script_files import COMPLETE, ScriptReport, ScriptSettings, claim_file, note_file
 from distbench.ipc.trial_files import ProgressWriter, partial_result_file, progress_file, result_file
 from distbench.metrics.base import Pass
 from distbench.metrics.profile import WARM_STEPS
@@ -40,7 +41,6 @@ from distbench.worker.user_code import imported_code_digest
 
 _WRITE_EVERY_S = 2.0
 """Seconds between writes of the result so far, which a killed process leaves."""
-COMPLETE = "complete"
 _PAGE = resource.getpagesize()
 _WAIT_S = 30.0
 """Seconds in which ranks that have ended the same step have left their results."""
@@ -123,11 +123,12 @@ class ScriptSession:
         self._losses: list[list[torch.Tensor]] = []
         self._sizes: list[tuple[float, float | None]] = []
         self._counted: list[int] = []
+        self._accumulated: list[float] = []
         self._held: list[int] = []
         self._progress = ProgressWriter(progress_file(self._folder, rank))
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._autocast: torch.dtype | None = None
-        self._last_pass, self._written = 0, time.monotonic()
+        self._last_pass, self._last_accumulation, self._written = 0, 0, time.monotonic()
         self._plan: list[tuple[Pass, int]] = []
         self._case: Any = None
         self._must_stop = False
@@ -192,10 +193,13 @@ class ScriptSession:
         name, _ = self._plan[0]
         if name == "time":
             self._describe()
-        self._clock.clear()
+            # a process that is killed soon leaves at least this
+            self.write(partial_result_file)
         self._seen.next_step()
+        self._clock.clear()
         self._written = time.monotonic()
         self._losses, self._last_pass = [], self._seen.backward_passes
+        self._last_accumulation = self._seen.accumulations
         self._passes.start(name, self._case, self._engine, self._seen)
 
     def _keep_step(self) -> None:
@@ -205,8 +209,10 @@ class ScriptSession:
         of = seen.loaded or seen.given
         tokens = [size.tokens for size in of if size.tokens is not None]
         self._sizes.append((float(sum(size.samples for size in of)), float(sum(tokens)) if tokens else None))
-        self._counted.append(seen.backward_passes - self._last_pass)
-        self._last_pass = seen.backward_passes
+        passes = seen.backward_passes - self._last_pass
+        self._counted.append(passes)
+        self._accumulated.append(passes / max(1, seen.accumulations - self._last_accumulation))
+        self._last_pass, self._last_accumulation = seen.backward_passes, seen.accumulations
         if name == "warmup":
             self._autocast = seen.autocast
             self._find_missing_gradients()
@@ -233,7 +239,7 @@ class ScriptSession:
         """Describe the training, now that its optimizer has states and its steps are known."""
         observed = ObservedSteps(
             _usual([samples for samples, _ in self._sizes]),
-            _usual([*map(float, self._counted)]),
+            _usual(self._accumulated),
             self._autocast,
             bool(self._live.scalers and any(each.is_enabled() for each in self._live.scalers)),
         )
@@ -245,9 +251,9 @@ class ScriptSession:
         report = self.report
         report.case = self._case.to_json()
         report.shares_rows = self._live.model_parallel_ranks > 1
-        if self._live.ddp is not None:
-            trained = [each for each in self._live.ddp.module.parameters() if each.requires_grad]
-            report.gradient_bytes = sum(each.numel() * each.element_size() for each in trained)
+        replicas = [*self._live.modules_of(DistributedDataParallel)]
+        trained = [each for model in replicas for each in model.module.parameters() if each.requires_grad]
+        report.gradient_bytes = sum(each.numel() * each.element_size() for each in trained) or None
 
     def _end_pass(self) -> None:
         name, _ = self._plan.pop(0)
