@@ -115,6 +115,13 @@ class LiveTraining:
         sharded = next(self.modules_of(FullyShardedV1), None) is not None or is_stage_3
         return not sharded and not any(isinstance(each, DTensor) for each in self.parameters)
 
+    def unused_parameters(self) -> list[str]:
+        """Names of trained parameters without a gradient after an update; none if DeepSpeed keeps them."""
+        if self.deepspeed is not None:
+            return []
+        named = [pair for model in self.models for pair in model.named_parameters()]
+        return [name for name, each in named if each.requires_grad and each.grad is None]
+
     def strategy(self) -> tuple[str, dict[str, Any]]:
         """Strategy with distbench's name and options for it, as far as the live objects tell.
 

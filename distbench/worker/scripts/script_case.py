@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -200,3 +201,8 @@ def _compile_mode(live: LiveTraining) -> CompileMode:
 def mean(values: list[float]) -> float:
     """Mean of *values*; 0 without any."""
     return math.fsum(values) / len(values) if values else 0.0
+
+
+def most_frequent(numbers: list[float]) -> float:
+    """Most frequent of *numbers*; 0 without any: the last batch of an epoch may be smaller."""
+    return Counter(numbers).most_common(1)[0][0] if numbers else 0.0

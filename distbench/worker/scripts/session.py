@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
+import math
 import os
 import resource
 import socket
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,19 +18,26 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from distbench.core.serialization import replace_nonfinite
-from distbench.ipc.script_files import COMPLETE, ScriptReport, ScriptSettings, claim_file, note_file
+from distbench.ipc.script_files import COMPLETE, ScriptReport, ScriptSettings, note_file
 from distbench.ipc.trial_files import ProgressWriter, partial_result_file, progress_file, result_file
 from distbench.metrics.base import Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.system.files import write_atomic
 from distbench.worker.rank_environment import device_facts, rank_environment
+from distbench.worker.scripts.exit_watch import watch_exit
 from distbench.worker.scripts.live_objects import LiveTraining
 from distbench.worker.scripts.observation import Observation
-from distbench.worker.scripts.script_case import ObservedSteps, live_settings, mean, script_case
+from distbench.worker.scripts.rank_place import claim_rank, find_rank, node_numbers, wait_for_results
+from distbench.worker.scripts.script_case import (
+    ObservedSteps,
+    live_settings,
+    mean,
+    most_frequent,
+    script_case,
+)
 from distbench.worker.scripts.script_engine import ScriptEngine, parameter_digest
 from distbench.worker.scripts.script_passes import ScriptPasses
 from distbench.worker.scripts.span_clock import SpanClock
@@ -42,8 +48,6 @@ from distbench.worker.user_code import imported_code_digest
 _WRITE_EVERY_S = 2.0
 """Seconds between writes of the result so far, which a killed process leaves."""
 _PAGE = resource.getpagesize()
-_WAIT_S = 30.0
-"""Seconds in which ranks that have ended the same step have left their results."""
 _current: ScriptSession | None = None
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,8 +61,8 @@ def begin_session(optimizer: torch.optim.Optimizer | None = None) -> None:
         return
     folder = Path(settings.folder)
     try:
-        rank, ranks = _place()
-        if not _claim(folder, rank):
+        rank, ranks = find_rank()
+        if not claim_rank(folder, rank):
             return
         _current = ScriptSession(settings, rank, ranks, optimizer)
         _current.begin()
@@ -116,7 +120,7 @@ class ScriptSession:
         self._seen = Observation(self._clock)
         self._engine = ScriptEngine(self._live)
         self._boundary = StepBoundary(len(self._live.optimizers))
-        nodes = _nodes(ranks)
+        nodes = node_numbers(ranks)
         self._passes = ScriptPasses(self._device, self._folder, rank, nodes)
         self._hooks: list[Callable[[], None]] = []
         self._marked = optimizer is None
@@ -148,7 +152,7 @@ class ScriptSession:
         ]
         self._plan = [(name, steps) for name, steps in planned if steps]
         self._seen.install(self._live.models, self._live.scalers, self._on_update, self._on_skipped)
-        self._watch_exit()
+        self._hooks.append(watch_exit(self.finish, self._note_error))
         self._passes.clock_restart()
 
     @_guarded
@@ -215,7 +219,8 @@ class ScriptSession:
         self._last_pass, self._last_accumulation = seen.backward_passes, seen.accumulations
         if name == "warmup":
             self._autocast = seen.autocast
-            self._find_missing_gradients()
+            if len(self._counted) == 1:
+                self.report.unused_parameters = self._live.unused_parameters()
         if name == "time":
             self._held.append(self._held_bytes())
         seen.next_step()
@@ -227,19 +232,11 @@ class ScriptSession:
         # read again from its start: each step pays for this
         return int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE
 
-    def _find_missing_gradients(self) -> None:
-        if self._live.deepspeed is not None or len(self._counted) > 1:
-            return
-        for model in self._live.models:
-            self.report.unused_parameters += [
-                name for name, each in model.named_parameters() if each.requires_grad and each.grad is None
-            ]
-
     def _describe(self) -> None:
         """Describe the training, now that its optimizer has states and its steps are known."""
         observed = ObservedSteps(
-            _usual([samples for samples, _ in self._sizes]),
-            _usual(self._accumulated),
+            most_frequent([samples for samples, _ in self._sizes]),
+            most_frequent(self._accumulated),
             self._autocast,
             bool(self._live.scalers and any(each.is_enabled() for each in self._live.scalers)),
         )
@@ -258,7 +255,7 @@ class ScriptSession:
     def _end_pass(self) -> None:
         name, _ = self._plan.pop(0)
         steps = self._passes.steps_done
-        losses = [self._loss(parts) for parts in self._losses[:steps]]
+        losses = [math.fsum(map(float, parts)) if parts else None for parts in self._losses[:steps]]
         self._passes.end(losses)
         result = self._passes.result
         if name == "warmup":
@@ -289,9 +286,6 @@ class ScriptSession:
         report.backward_passes = mean([*map(float, self._counted[-steps:])]) or None
         report.rows = self._seen.rows
 
-    def _loss(self, parts: list[torch.Tensor]) -> float | None:
-        return sum(float(part) for part in parts) if parts else None
-
     def _complete(self) -> None:
         report = self.report
         report.calls, report.trace = self._passes.calls, self._passes.trace
@@ -301,18 +295,8 @@ class ScriptSession:
         report.ended = COMPLETE
         self.detach()
         self.write(result_file)
-        if self._settings.stops and self._wait_for_ranks():
+        if self._settings.stops and wait_for_results(self._folder, report.world_size):
             self._must_stop = True
-
-    def _wait_for_ranks(self) -> bool:
-        """True once all ranks have left their results: none needs another any more."""
-        end = time.monotonic() + _WAIT_S
-        results = [result_file(self._folder, rank) for rank in range(self.report.world_size)]
-        while not all(file.exists() for file in results):
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.01)
-        return True
 
     @_guarded
     def finish(self, ended: str) -> None:
@@ -327,8 +311,13 @@ class ScriptSession:
         self.detach()
         self.write(result_file)
 
+    def _note_error(self, text: str) -> None:
+        self.report.error = text
+
     def detach(self) -> None:
         """Remove everything from the script's process."""
+        if not self.is_active:
+            return
         self.is_active = False
         self._seen.remove()
         for undo in reversed(self._hooks):
@@ -359,68 +348,3 @@ class ScriptSession:
             "script": asdict(self.report),
         }
         write_atomic(place(self._folder, self.report.rank), json.dumps(replace_nonfinite(told)))
-
-    def _watch_exit(self) -> None:
-        leave, report_error = os._exit, sys.excepthook
-
-        def exit_now(code: int) -> None:
-            self.finish(f"os._exit({code})")
-            leave(code)
-
-        def on_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            place = traceback.extract_tb(trace)[-1:] if trace else []
-            where = "".join(f" ({Path(each.filename).name}:{each.lineno})" for each in place)
-            self.report.error = f"{kind.__name__}: {error}{where}"[:2000]
-            report_error(kind, error, trace)
-
-        def restore() -> None:
-            if os._exit is exit_now:
-                os._exit = leave
-            if sys.excepthook is on_exception:
-                sys.excepthook = report_error
-            atexit.unregister(at_exit)
-
-        def at_exit() -> None:
-            self.finish("the script raised" if self.report.error else "the script ended")
-
-        os._exit, sys.excepthook = exit_now, on_exception  # type: ignore[assignment]
-        atexit.register(at_exit)
-        self._hooks.append(restore)
-
-
-def _place() -> tuple[int, int]:
-    """Rank of this process, and their number."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    for rank, ranks in (
-        ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ):
-        if rank in os.environ and ranks in os.environ:
-            return int(os.environ[rank]), int(os.environ[ranks])
-    return 0, 1
-
-
-def _nodes(ranks: int) -> list[int]:
-    """Number of the node of each rank; ranks fill nodes in order, as launchers number them."""
-    names = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
-    local = next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), ranks)
-    return [rank // max(1, local) for rank in range(ranks)]
-
-
-def _claim(folder: Path, rank: int) -> bool:
-    """True if this process is the first that trains as *rank*: a command may run several scripts."""
-    try:
-        descriptor = os.open(claim_file(folder, rank), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    os.write(descriptor, str(os.getpid()).encode())
-    os.close(descriptor)
-    return True
-
-
-def _usual(numbers: list[float]) -> float:
-    """Most frequent of *numbers*; 0 without any: the last batch of an epoch may be smaller."""
-    return Counter(numbers).most_common(1)[0][0] if numbers else 0.0

@@ -120,7 +120,7 @@ def pytest_flags() -> dict[str, bool]:
 
 def python_names() -> dict[str, dict[str, Any]]:
     """Arguments of the functions of ``import distbench``, and what a run has."""
-    functions = {name: arguments(getattr(distbench, name)) for name in ("load", "run", "trace")}
+    functions = {name: arguments(getattr(distbench, name)) for name in ("load", "measure", "run", "trace")}
     of_run = {name: each for name, each in vars(distbench.Run).items() if not name.startswith("_")}
     return {**functions, "Run": {name: arguments(each) for name, each in of_run.items()}}
 
