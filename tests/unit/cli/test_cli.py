@@ -368,7 +368,7 @@ def test_no_command_is_answered_with_the_help(command):
 def test_help_names_each_command_in_its_place(command):
     code, output, _ = command("--help")
     names = [line.split()[0] for line in output.partition("Commands:")[2].strip().splitlines()]
-    assert (code, names[:3], names[-1]) == (0, ["init", "run", "plan"], "completion")
+    assert (code, names[:3], names[-1]) == (0, ["init", "run", "measure"], "completion")
     assert sorted(names) == COMMANDS
 
 
