@@ -49,6 +49,14 @@ def measure(
         if number < least:
             raise UsageError(f"{name} = {number}: must be at least {least}")
     plan = ScriptPlan(words, warmup, steps, profile_steps, trials, keep_running, tokens_per_step)
-    tell = (lambda _: None) if quiet else (lambda line: print(line, file=sys.stderr))  # noqa: T201
-    outcome = measure_script(plan, Path(out), ["distbench", "measure", "--", *words], tell)
+    command_line = ["distbench", "measure", "--", *words]
+    outcome = measure_script(plan, Path(out), command_line, _say_nothing if quiet else _say)
     return RunResults(outcome.run)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _say_nothing(line: str) -> None:
+    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -165,7 +166,12 @@ class ScriptGate:
         second: CaseTrack | None = None
         with stop.handle_signals(), self._runs[0].hold_lock(), self._runs[1].hold_lock():
             benches = self._benches(stop, observer)
-            slot = CaseSlot(*(bench.first_launch().case for bench in benches))
+            try:
+                slot = CaseSlot(*(bench.first_launch().case for bench in benches))
+            except UsageError:
+                # nothing was measured
+                shutil.rmtree(self._path, ignore_errors=True)
+                raise
             first = self._series(benches, slot, stop, observer, timer, is_second=False)
             is_doubted = any(map(is_flagged, track_findings(first, self._rules)))
             if is_doubted and not (stop.is_set or timer.has_expired):
@@ -173,6 +179,7 @@ class ScriptGate:
                 second = self._series(benches, slot, stop, observer, timer, is_second=True)
             state: RunState = "interrupted" if stop.is_set else "finished"
             for run in self._runs:
+                shutil.rmtree(run.folder / "scratch", ignore_errors=True)
                 run.write_info(replace(run.info(), state=state))
         result = retry_eagerly(partial(self._result, first, second, timer, stop))
         write_json(self._path / "gate.json", result.to_json())

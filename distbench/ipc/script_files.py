@@ -73,8 +73,6 @@ class ScriptReport:
     """None: the inputs don't tell."""
     samples_per_step: float | None = None
     """Samples that the rank trains on in a step; None: unknown."""
-    samples_from: str = ""
-    """Origin of these numbers."""
     calls: list[list[dict[str, Any]]] = field(default_factory=list)
     """Collectives of each counted step, in order (``CollectiveCall``)."""
     trace: str = ""

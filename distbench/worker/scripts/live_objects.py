@@ -52,9 +52,9 @@ class LiveTraining:
         return next((model for model in self.models if is_deepspeed(model)), None)
 
     @property
-    def main_model(self) -> nn.Module | None:
-        """Model with the most parameters."""
-        return max(self.models, key=lambda model: sum(map(elements, model.parameters())), default=None)
+    def has_scaled_losses(self) -> bool:
+        """True if the losses of backward passes have a scale that only DeepSpeed knows."""
+        return self.deepspeed is not None and bool(self.deepspeed.fp16_enabled())
 
     @property
     def parameters(self) -> list[nn.Parameter]:

@@ -24,8 +24,9 @@ Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 class Observation:
     """Record of the current steps; what it puts into torch and the script is gone after ``remove``."""
 
-    def __init__(self, clock: SpanClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: SpanClock, on_fault: Callable[[Exception], None]) -> None:
+        """Observe nothing yet; *on_fault* is called with an error of the observation itself."""
+        self._clock, self._on_fault = clock, on_fault
         self._undo: list[Callable[[], None]] = []
         self._open: dict[str, tuple[Callable[[], None], AbstractContextManager[Any] | None]] = {}
         self._thread = threading.get_ident()
@@ -48,8 +49,6 @@ class Observation:
         """Inputs of the models that are trained, in this step."""
         self.rows: list[list[str]] = []
         """Hashes of the rows of the first batches."""
-        self.loaded_ever = False
-        """True once a loader gave a batch."""
         self.autocast: torch.dtype | None = None
         """Dtype of autocast in the last forward pass of a training step; None: it was off."""
 
@@ -152,17 +151,19 @@ class Observation:
         if inputs is None or isinstance(inputs, DTensor):
             return
         sizes.append(batch_size(inputs))
-        self.loaded_ever |= sizes is self.loaded
         # loaders come first: the inputs of a model are their rows, or made of them
         if len(self.rows) < _HASHED_BATCHES and (sizes is self.loaded or not self.loaded):
             self.rows.append(row_hashes(inputs))
 
     def _before_forward(self, model: Any, args: Any, kwargs: Any) -> None:
+        self._guarded(self._note_forward, model, args, kwargs)
+        self._begin("forward")
+
+    def _note_forward(self, model: Any, args: Any, kwargs: Any) -> None:
         if model.training and torch.is_grad_enabled():
             self._note([kwargs, args] if kwargs else args, self.given)
             kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
             self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        self._begin("forward")
 
     def _after_forward(self, *_: Any) -> None:
         self._end("forward")
@@ -172,9 +173,7 @@ class Observation:
             if self._in_backward:
                 # of a checkpoint that recomputes
                 return original(tensors, *args, **kwargs)
-            self._begin_accumulation()
-            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
-                self.losses.append(self._unscaled(tensors.detach()))
+            self._guarded(self._note_loss, tensors)
             self._in_backward = True
             self._begin("backward")
             try:
@@ -186,18 +185,19 @@ class Observation:
 
         return backward
 
-    def _begin_accumulation(self) -> None:
+    def _note_loss(self, tensors: Any) -> None:
+        """Note what a backward pass begins with, and if it begins a set of gradients."""
         if not self.accumulations or self._updates > self._updates_at_backward:
             self.accumulations += 1
             self.losses = []
         self._updates_at_backward = self._updates
+        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+            self.losses.append(self._unscaled(tensors.detach()))
 
     def _unscaled(self, loss: torch.Tensor) -> torch.Tensor:
         local: torch.Tensor = loss.to_local() if isinstance(loss, DTensor) else loss
-        for scaler in self._scalers:
-            if scaler._scale is not None:
-                local = local.float() / scaler._scale
-        return local
+        scale = next((each._scale for each in self._scalers if each._scale is not None), None)
+        return local if scale is None else torch.div(local.float(), scale)
 
     def _watch_skips(self, scaler: Any, on_skipped: Callable[[], None]) -> None:
         def watch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,13 +212,26 @@ class Observation:
 
         self._replace(scaler, "step", watch)
 
+    def _guarded(self, act: Callable[..., None], *args: Any) -> None:
+        """Call *act*; its own errors end the observation, and never the script."""
+        try:
+            act(*args)
+        except Exception as error:
+            self._on_fault(error)
+
     def _begin(self, part: str) -> None:
+        self._guarded(self._begin_part, part)
+
+    def _end(self, part: str) -> None:
+        self._guarded(self._end_part, part)
+
+    def _begin_part(self, part: str) -> None:
         context = None if self.around is None else self.around(part)
         if context is not None:
             context.__enter__()
         self._open[part] = self._clock.start(part), context
 
-    def _end(self, part: str) -> None:
+    def _end_part(self, part: str) -> None:
         # a part that began before it was observed
         if part not in self._open:
             return

@@ -26,7 +26,7 @@ from distbench.worker.passes import StepClock, metric_values, observing_span, ov
 from distbench.worker.scripts.observation import Observation
 from distbench.worker.scripts.script_engine import ScriptEngine, ScriptStrategy
 from distbench.worker.scripts.script_profile import ScriptProfile, trace_file
-from distbench.worker.trainer import RankResult
+from distbench.worker.trainer import RankResult, first_non_finite
 from distbench.workloads.base import Workload
 
 METRICS: dict[Pass, dict[str, Metric]] = {
@@ -223,3 +223,16 @@ class ScriptPasses:
                     result.passes[column] = context.pass_name
         for name, rows in context.tables.items():
             result.tables.setdefault(name, []).extend(rows)
+
+
+def store_losses(result: RankResult, losses: list[float | None]) -> None:
+    """Store the *losses* of the timed steps in *result*, or the reason why there are none."""
+    known = [loss for loss in losses if loss is not None]
+    if not losses:
+        result.absent["loss"] = "DeepSpeed scales losses in fp16, and does not tell the scale of a step"
+    elif len(known) < len(losses):
+        result.absent["loss"] = "a step had no scalar that a backward pass began with"
+    else:
+        result.samples["loss"], result.passes["loss"] = [*known], "time"
+        if broken := first_non_finite(enumerate(known)):
+            result.not_finite = {**broken, "phase": "time"}

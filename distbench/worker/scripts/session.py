@@ -39,10 +39,9 @@ from distbench.worker.scripts.script_case import (
     script_case,
 )
 from distbench.worker.scripts.script_engine import ScriptEngine, parameter_digest
-from distbench.worker.scripts.script_passes import ScriptPasses
+from distbench.worker.scripts.script_passes import ScriptPasses, store_losses
 from distbench.worker.scripts.span_clock import SpanClock
 from distbench.worker.scripts.step_boundary import StepBoundary
-from distbench.worker.trainer import first_non_finite
 from distbench.worker.user_code import imported_code_digest
 
 _WRITE_EVERY_S = 2.0
@@ -92,11 +91,7 @@ def _guarded(method: F) -> F:
         try:
             result = method(self, *args)
         except Exception as error:
-            traceback.print_exc()
-            self.report.fault = f"{type(error).__name__}: {error}"
-            self.detach()
-            with suppress(Exception):
-                self.write(result_file)
+            self._give_up(error)
             return None
         if self._must_stop:
             self._must_stop = False
@@ -117,7 +112,7 @@ class ScriptSession:
         self._live = LiveTraining.find(optimizer)
         self._device = self._live.device
         self._clock = SpanClock(self._device)
-        self._seen = Observation(self._clock)
+        self._seen = Observation(self._clock, self._give_up)
         self._engine = ScriptEngine(self._live)
         self._boundary = StepBoundary(len(self._live.optimizers))
         nodes = node_numbers(ranks)
@@ -255,7 +250,9 @@ class ScriptSession:
     def _end_pass(self) -> None:
         name, _ = self._plan.pop(0)
         steps = self._passes.steps_done
-        losses = [math.fsum(map(float, parts)) if parts else None for parts in self._losses[:steps]]
+        # DeepSpeed scales losses by itself, with a scale that changes from step to step
+        known = [] if self._live.has_scaled_losses else self._losses[:steps]
+        losses = [math.fsum(map(float, parts)) if parts else None for parts in known]
         self._passes.end(losses)
         result = self._passes.result
         if name == "warmup":
@@ -266,20 +263,13 @@ class ScriptSession:
 
     def _store_timed(self, losses: list[float | None], steps: int) -> None:
         result, report = self._passes.result, self.report
-        if all(loss is not None for loss in losses):
-            result.samples["loss"], result.passes["loss"] = [*losses], "time"
-            known = [loss for loss in losses if loss is not None]
-            if broken := first_non_finite(enumerate(known)):
-                result.not_finite = {**broken, "phase": "time"}
-        else:
-            result.absent["loss"] = "a step had no scalar that a backward pass began with"
+        store_losses(result, losses)
         for part, seconds in self._clock.seconds(steps).items():
             result.samples[f"script_{part}_s"], result.passes[f"script_{part}_s"] = [*seconds], "time"
         sizes = self._sizes[-steps:]
         samples = mean([size for size, _ in sizes])
         result.samples["script_held_bytes"], result.passes["script_held_bytes"] = [*self._held], "time"
         report.samples_per_step = samples or None
-        report.samples_from = "the loader's batches" if self._seen.loaded_ever else "the model's inputs"
         tokens = [counted for _, counted in sizes if counted is not None]
         if len(tokens) == len(sizes) and samples:
             report.tokens_per_sample = mean(tokens) / samples
@@ -310,6 +300,14 @@ class ScriptSession:
         report.calls, report.trace = self._passes.calls, self._passes.trace
         self.detach()
         self.write(result_file)
+
+    def _give_up(self, error: Exception) -> None:
+        """End the measurement because of an *error* of its own; the script goes on."""
+        traceback.print_exception(error)
+        self.report.fault = f"{type(error).__name__}: {error}"
+        self.detach()
+        with suppress(Exception):
+            self.write(result_file)
 
     def _note_error(self, text: str) -> None:
         self.report.error = text
