@@ -23,7 +23,7 @@ from distbench.record import Record
 from distbench.record.run_folder import SCRIPT_KEY, Run, RunInfo, RunState, new_run_id, utc_now
 from distbench.run.interruption import StopRequest
 from distbench.run.results import run_samplers
-from distbench.run.scripts.script_process import ScriptProcess, read_results, world_size
+from distbench.run.scripts.script_process import ScriptProcess, UnmeasuredScript, read_results, world_size
 from distbench.run.scripts.script_progress import ScriptProgress, Tell
 from distbench.run.scripts.script_results import (
     METRICS,
@@ -153,7 +153,8 @@ class ScriptLauncher:
         """Launch the command once, as *round_* of the run; return its exit code and the record.
 
         Raises:
-            UsageError: it can't be started, or no step of it could be timed.
+            UsageError: it can't be started.
+            UnmeasuredScript: no step of it could be timed.
         """
         plan, run_id = self.plan, self.run.info().run_id
         folder = self.run.folder / "scratch" / f"launch{round_}"
@@ -178,7 +179,7 @@ class ScriptLauncher:
         code = 0 if is_measured and not (plan.keep_running or self.stop.is_set) else code
         ranks = world_size(folder)
         if ranks is None:
-            raise UsageError(_nothing_measured_text(folder, code))
+            raise UnmeasuredScript(_nothing_measured_text(folder, code), code)
         trial = ScriptTrial(
             run_id,
             round_,

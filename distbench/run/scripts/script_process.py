@@ -28,6 +28,16 @@ _SHELL_WORDS = ("|", "&&", "||", ";", ">", "<", "2>&1")
 _COUNT_VARIABLE = "DISTBENCH_COUNT_CPU_MEMORY"
 
 
+class UnmeasuredScript(UsageError):
+    """No step of a command could be timed; its own exit code is passed on, if it failed."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Tell *message*; *exit_code* is that of the command, negative for the signal that ended it."""
+        super().__init__(message)
+        if exit_code:
+            self.exit_code = exit_code if exit_code > 0 else 128 - exit_code
+
+
 class ScriptProcess:
     """A command that runs, in a session of its own, so that signals reach all of it."""
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
-from distbench.core.errors import UsageError
 from distbench.core.serialization import decode
 from distbench.ipc.script_files import COMPLETE, ScriptReport
 from distbench.metrics.base import Metric, NotAvailable, PassContext
@@ -27,6 +26,7 @@ from distbench.metrics.throughput import Throughput
 from distbench.record import Failure, RankDevice, Record, Status
 from distbench.run.results import SamplerResults, merge_ranks
 from distbench.run.scripts.script_columns import ScriptSteps, rank_tables
+from distbench.run.scripts.script_process import UnmeasuredScript
 from distbench.strategies.description import StrategyDescription
 from distbench.system.processes import exit_text
 
@@ -70,13 +70,13 @@ def script_record(
     """Record of *trial* from the results of its *ranks* in *folder*.
 
     Raises:
-        UsageError: no rank has told its case, so there is no trial to record.
+        UnmeasuredScript: no rank has told its case, so there is no trial to record.
     """
     told = [rank for rank in ranks if rank is not None]
     reports = [ScriptReport.from_json(rank["script"], f"rank {rank['script']['rank']}") for rank in told]
     described = next((report.case for report in reports if report.case), None)
     if described is None:
-        raise UsageError(f"{_no_steps_text(reports)}")
+        raise UnmeasuredScript(_no_steps_text(reports), trial.exit_code)
     case = decode(Case, described, "case")
     if case.world_size != len(ranks):
         case = replace(case, world_size=len(ranks), name=f"{case.label}/ws{len(ranks)}")

@@ -16,7 +16,6 @@ import pytest
         (["--trials", "0", "--", "true"], "--trials = 0: must be at least 1"),
         (["--", sys.executable, "-c", "pass"], "no process updated an optimizer of torch"),
         (["--", sys.executable, "-I", "-c", "pass"], "python -m distbench.attach train.py"),
-        (["--", sys.executable, "-c", "raise SystemExit(3)"], "the command ended with exit code 3"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do_and_leaves_no_run(command, tmp_path, words, told):
@@ -25,6 +24,18 @@ def test_a_mistake_is_told_with_what_to_do_and_leaves_no_run(command, tmp_path, 
     assert (code, shown) == (2, "")
     assert told in errors
     assert errors.count("distbench: error:") == 1 and "Traceback" not in errors
+    assert not [*tmp_path.glob("out/*")]
+
+
+@pytest.mark.parametrize(
+    ("end", "passed_on"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 15)", 143)]
+)
+def test_the_exit_code_of_a_command_that_fails_before_it_trains_is_passed_on(
+    command, tmp_path, end, passed_on
+):
+    code, _, errors = command("measure", "--out", str(tmp_path / "out"), "--", sys.executable, "-c", end)
+    assert code == passed_on
+    assert "no process updated an optimizer of torch; the command " in errors
     assert not [*tmp_path.glob("out/*")]
 
 
