@@ -20,12 +20,12 @@ from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts
 from distbench.system.processes import adopt_orphans, kill_run, processes_of_run, send_signal
+from distbench.worker.scripts.activation import COUNT_VARIABLE
 
 _POLL_S = 0.1
 _STOP_S = 20.0
 """Seconds in which a command that is stopped may end by itself, with its ranks."""
 _SHELL_WORDS = ("|", "&&", "||", ";", ">", "<", "2>&1")
-_COUNT_VARIABLE = "DISTBENCH_COUNT_CPU_MEMORY"
 
 
 class UnmeasuredScript(UsageError):
@@ -73,7 +73,7 @@ class ScriptProcess:
             RUN_ID_VARIABLE: run_id,
         }
         if not machine_facts()["gpus"]:
-            environment[_COUNT_VARIABLE] = "1"
+            environment[COUNT_VARIABLE] = "1"
         try:
             process = subprocess.Popen(
                 command,
