@@ -593,19 +593,19 @@ MUTANTS = (
         "the package run takes the place of the function",
         'return __getattr__("run")',
         'return importlib.import_module("distbench.run")',
-        _in("unit/api/test_run", "whoever_has_imported"),
+        _in("unit/api/test_run_results", "whoever_has_imported"),
     ),
     Mutant(
         "a run is not read again after a file turned out to be damaged",
         "vars(run).pop(derived, None)",
         "vars(run).get(derived)",
-        _in("unit/api/test_run", "other_content"),
+        _in("unit/api/test_run_results", "other_content"),
     ),
     Mutant(
         "a figure of two cases has the marks of all",
         'for trace in (each for each in figure["data"] if each["meta"] == place):',
         'for trace in figure["data"]:',
-        _in("unit/api/test_run", "choice_of_cases"),
+        _in("unit/api/test_run_results", "choice_of_cases"),
     ),
     Mutant(
         "integers with an absent one are rounded to floats",

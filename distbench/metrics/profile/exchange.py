@@ -13,8 +13,6 @@ Exchange = Generator[object, list[Any], T]
 
 def run_in_ranks(own: Exchange[T], ranks: int) -> T:
     """Do *own* work of this rank among *ranks* ranks. A collective call."""
-    import torch.distributed as dist
-
     told: list[Any] | None = None
     while True:
         try:
@@ -24,6 +22,8 @@ def run_in_ranks(own: Exchange[T], ranks: int) -> T:
             return result
         told = [mine] * ranks
         if ranks > 1:
+            import torch.distributed as dist
+
             dist.all_gather_object(told, mine)
 
 

@@ -19,7 +19,7 @@ from distbench.ipc.script_files import COMPLETE, ScriptSettings
 from distbench.ipc.trial_files import partial_result_file, result_file
 from distbench.system import clock
 from distbench.system.machine import RUN_ID_VARIABLE, machine_facts
-from distbench.system.processes import adopt_orphans, kill_run, processes_of_run, send_signal
+from distbench.system.processes import kill_run, processes_of_run, send_signal
 from distbench.worker.scripts.activation import COUNT_VARIABLE
 
 _POLL_S = 0.1
@@ -64,7 +64,6 @@ class ScriptProcess:
         Raises:
             UsageError: the command can't be started.
         """
-        adopt_orphans()
         given = {**os.environ, **place.environment}
         environment = {
             **given,
