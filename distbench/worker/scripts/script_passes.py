@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import CodeType
@@ -143,14 +144,15 @@ class ScriptPasses:
         self.steps_done, self._context = 0, context
         if name not in ("warmup", "time"):
             seen.around = observing_span(context, overridden_hooks("around", self._active, self._states))
-        if name == "count":
-            self._reads = ValueReads()
-            self._reads.__enter__()
         self._clock = StepClock(self._device)
         self._started = time.perf_counter()
         self._before = overridden_hooks("before_step", self._active, self._states)
         self._after = overridden_hooks("after_step", self._active, self._states)
         self.begin_step()
+        if name == "count":
+            # the last mode that is entered, and the first that is left
+            self._reads = ValueReads()
+            self._reads.__enter__()
         if name == "time":
             self.result.window = (clock.now(), 0.0)
         self._clock.mark()
@@ -188,8 +190,16 @@ class ScriptPasses:
         self._context = None
 
     def abandon(self) -> None:
-        """End the pass without results."""
+        """End the pass, if there is one, without results: neither a mode nor a profiler stays."""
+        if self._context is None:
+            return
         self._stop_reads()
+        for hook, state in self._after:
+            with suppress(Exception):
+                hook(self._context, state)
+        if profiler := getattr(self._states.get("profile"), "profiler", None):
+            with suppress(Exception):
+                profiler.stop()
         self._context = None
 
     def _stop_reads(self) -> None:

@@ -295,8 +295,6 @@ class ScriptSession:
         report = self.report
         if self._passes.is_running and self._plan[0][0] == "time" and self._passes.steps_done:
             self._end_pass()
-        elif self._passes.is_running:
-            self._passes.abandon()
         report.calls, report.trace = self._passes.calls, self._passes.trace
         self.detach()
         self.write(result_file)
@@ -317,6 +315,7 @@ class ScriptSession:
         if not self.is_active:
             return
         self.is_active = False
+        self._passes.abandon()
         self._seen.remove()
         for undo in reversed(self._hooks):
             undo()
