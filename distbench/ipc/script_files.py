@@ -91,6 +91,8 @@ class ScriptReport:
     """Backward passes in a step; None: unknown."""
     gradient_bytes: int | None = None
     """Bytes of the gradients that replicas reduce; None: not replicas."""
+    has_norm_of_part: bool = False
+    """True if its gradient norms are those of its own shards, of which no other rank has any."""
     ended: str = ""
     """How the measurement ended: ``complete``, or what ended it early."""
     error: str = ""

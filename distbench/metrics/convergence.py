@@ -43,7 +43,8 @@ class ConvergenceMetric(Metric):
         ),
         *columns_of("", None, "first", per_step=True)(
             grad_norm="Global L2 norm of the reduced gradients before clipping, taken in steps after the "
-            "timed window: it reveals wrongly scaled gradients, which Adam hides.",
+            "timed window: it reveals wrongly scaled gradients, which Adam hides. Of a script: the norm that "
+            "it computes itself, in the timed steps.",
         ),
     )
 

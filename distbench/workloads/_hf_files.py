@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,12 @@ def stored_configuration(file: Path) -> dict[str, Any]:
         raise ValueError("not a configuration of transformers: it has no model_type")
     if "quantization_config" in given:
         raise ValueError("its weights are quantized (quantization_config); use the model before quantization")
-    return {key: value for key, value in given.items() if _decides(key, value)}
+    return deciding_keys(given)
+
+
+def deciding_keys(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a *configuration* of transformers that decide the model, without dropout."""
+    return {key: value for key, value in configuration.items() if _decides(key, value)}
 
 
 def folder_problem(folder: Path) -> str | None:

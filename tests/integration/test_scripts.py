@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from distbench.record import Status
+from distbench.record.run_folder import Run
 from support.leftover_processes import alive
-from support.measured_scripts import SCRIPTS, Measured, measure
+from support.measured_scripts import SCRIPTS, Measured, measure, measure_command
 from support.paused_command import hear_hangups, until
 
 SMALL = 32 * 64 + 64 + 64 * 10 + 10
@@ -172,7 +173,9 @@ def test_ctrl_c_keeps_the_steps_so_far_and_leaves_no_process(tmp_path):
 @pytest.mark.parametrize(
     ("script", "strategy", "options", "precision", "accumulated", "sent"),
     [
-        ("fully_sharded", "fsdp", {}, "bf16", 1, 2 * 2 * SHARDED + 4 * SHARDED),
+        # the clipping adds up the norms of 14 gradients
+        ("fully_sharded", "fsdp", {}, "bf16", 1, 2 * 2 * SHARDED + 4 * SHARDED + 14 * 4),
+        ("fully_sharded_v1", "fsdp", {"version": 1}, "bf16", 1, 2 * SMALL + 4 * SMALL + 4),
         ("zero", "zero", {"stage": 2}, "fp32", 2, 3 * 4 * (SMALL + 1)),
         ("accelerated", "ddp", {}, "fp32", 2, 4 * SMALL),
     ],
@@ -183,12 +186,67 @@ def test_a_script_of_a_framework_is_measured(
     measured = honest(measure(tmp_path, script, ".", options="--keep-running"))
     case = measured.record.case
     assert (case.strategy.name, case.strategy.options) == (strategy, options)
-    assert (case.precision.label, case.optimizer.name) == (precision, "adamw")
+    assert case.precision.label == precision
     assert (case.batch.micro_batch_size, case.batch.gradient_accumulation_steps) == (4, accumulated)
     assert measured.ranks("samples_per_step") == [4 * accumulated] * 2
-    # FSDP gathers weights in bf16 twice and scatters gradients in fp32; ZeRO-2 reduces gradients of each
-    # micro-batch, padded by one, and gathers weights
+    # FSDP gathers weights in bf16 twice (its root once) and scatters gradients in fp32; ZeRO-2 reduces
+    # gradients of each micro-batch, padded by one, and gathers weights
     assert measured.record.values["comm_bytes"] == sent
+    if script.startswith("fully_sharded"):
+        assert_norms_are_its_own(measured)
+        assert case.compile == ("default" if options else "none")
+
+
+def assert_norms_are_its_own(measured: Measured) -> None:
+    record = measured.record
+    assert record.case.optimizer.clip_grad_norm == 0.5
+    # each step has its norm, although a rank of FSDP2 knows only that of its shards
+    start = find(record.samples["loss"][0], measured.own(0))
+    norms = measured.own(0, "norms")[start : start + 10]
+    assert record.values["grad_norm"] == pytest.approx(sum(norms) / 10, rel=1e-5)
+
+
+@pytest.mark.deep
+def test_a_script_of_fabric_starts_its_ranks_itself(tmp_path):
+    command = (sys.executable, str(SCRIPTS / "fabric.py"), ".")
+    measured = honest(measure_command(tmp_path, *command, options="--steps 10 --warmup 3 --keep-running"))
+    case = measured.record.case
+    # autocast begins inside of the wrapper of Fabric
+    assert (case.strategy.name, case.world_size, case.precision.compute) == ("ddp", 2, "bf16")
+    assert_norms_are_its_own(measured)
+
+
+@pytest.mark.deep
+def test_a_trained_model_of_transformers_becomes_a_suite_with_the_alternatives(tmp_path):
+    measured = measure(tmp_path, "trainer", ".")
+    words = [sys.executable, "-m", "distbench"]
+    made = subprocess.run(
+        [*words, "init", "mine.yaml", "--from", measured.run.folder, "--out", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "left out: its data" in made.stderr
+    settings = ("measure.trials=1", "measure.steps=2", "measure.warmup=1", "check=false")
+    sets = [word for each in settings for word in ("--set", each)]
+    ran = subprocess.run(
+        [*words, "run", "mine.yaml", "--out", "mine", "--only", "ddp*", *sets],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (folder,) = (tmp_path / "mine").iterdir()
+    records = Run(folder).records()
+    # as the Trainer does it, and without
+    assert {record.case.strategy.options["find_unused_parameters"] for record in records} == {True, False}
+    for record in records:
+        assert record.status is Status.MEASURED
+        for key in ("parameters", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps"):
+            assert record.effective[key] == measured.record.effective[key], key
 
 
 @pytest.mark.deep

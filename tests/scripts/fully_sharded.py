@@ -1,4 +1,4 @@
-"""Train an MLP with FSDP2 on CPUs, its computation in bf16, and write the losses of each rank.
+"""Train an MLP with FSDP2 on CPUs, its computation in bf16, with clipped gradients.
 
 torchrun --nproc-per-node 2 fully_sharded.py FOLDER
 """
@@ -39,15 +39,18 @@ def main() -> None:
     fully_shard(model, mesh=mesh, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     draws = torch.Generator().manual_seed(rank)
-    losses = []
+    losses, norms = [], []
     for _ in range(60):
         x, y = torch.randn(4, 32, generator=draws), torch.randint(0, 10, (4,), generator=draws)
         loss = nn.functional.cross_entropy(model(x).float(), y)
         loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).full_tensor())
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    (Path(sys.argv[1]) / f"losses{rank}.json").write_text(json.dumps([float(loss) for loss in losses]))
+    folder = Path(sys.argv[1])
+    (folder / f"losses{rank}.json").write_text(json.dumps([float(loss) for loss in losses]))
+    (folder / f"norms{rank}.json").write_text(json.dumps([float(norm) for norm in norms]))
     dist.destroy_process_group()
 
 

@@ -46,10 +46,10 @@ class Measured:
         """The column of the table of ranks, by rank."""
         return [row[column] for row in self.record.tables["script_ranks"]]
 
-    def own(self, rank: int) -> list[float]:
-        """Losses that the script itself has written."""
-        losses: list[float] = json.loads((self.folder / f"losses{rank}.json").read_text())
-        return losses
+    def own(self, rank: int, what: str = "losses") -> list[float]:
+        """Losses or norms that the script itself has written."""
+        numbers: list[float] = json.loads((self.folder / f"{what}{rank}.json").read_text())
+        return numbers
 
 
 def measure(folder: Path, *words: str, steps: int = 10, ranks: int = 2, options: str = "") -> Measured:

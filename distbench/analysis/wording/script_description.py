@@ -45,8 +45,19 @@ def _headline(record: Record) -> str:
     with_ = strategy if strategy.startswith("without") else f"with {strategy}{_options_text(record)}"
     return (
         f"{name} trains {with_} on {format_count(case.world_size, 'rank')}: {pace}; "
-        f"{', '.join([*size, case.precision.label, updates])}."
+        f"{', '.join([*size, case.precision.label, updates, *_choices(record)])}."
     )
+
+
+def _choices(record: Record) -> list[str]:
+    case, told = record.case, []
+    if case.optimizer.clip_grad_norm is not None:
+        told.append(f"gradients clipped to {case.optimizer.clip_grad_norm:g}")
+    if case.compile != "none":
+        told.append("compiled")
+    if layers := record.effective.get("checkpointed_layers"):
+        told.append(f"activations of {format_count(layers, 'module')} recomputed")
+    return told
 
 
 def _options_text(record: Record) -> str:

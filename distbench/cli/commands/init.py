@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from distbench.cli.options import argument, option, parse_counts, parse_option
+from distbench.cli.options import DEFAULT_RUNS_FOLDER, OutOption, argument, option, parse_counts, parse_option
 from distbench.cli.output import print_note, print_text
 from distbench.cli.suite_template import (
     SUITE_GOALS,
@@ -38,20 +38,32 @@ def init(
     ] = "",
     devices: Annotated[str, option("--devices", "N,N", "Numbers of devices: 1,2,4, or auto.")] = "",
     goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
+    source: Annotated[
+        str, option("--from", "RUN", "Measured script: compare its training with its alternatives.")
+    ] = "",
+    out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
     """Write a first suite, with comments."""
     from distbench.suite import parse_suite_text
     from distbench.system.files import infrastructure_errors, write_atomic
 
+    if source and (devices or goal):
+        raise UsageError(
+            f"{'--devices' if devices else '--goal'}: leave it out; --from takes it from the run"
+        )
     if file.exists():
         raise UsageError(f"{file}: already exists; choose another file: distbench init FILE")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
-    given = {"model": model, "devices": devices, "goal": goal}
-    answers = _to_answers({**_ask_missing(given), **{key: value for key, value in given.items() if value}})
-    if is_user_model(answers.model):
-        answers = _with_shape(answers)
-    suite = render_suite(answers, shlex.quote(str(file)))
+    if source:
+        suite = _script_suite(source, out, model, file)
+    else:
+        given = {"model": model, "devices": devices, "goal": goal}
+        answers = _to_answers(
+            {**_ask_missing(given), **{key: value for key, value in given.items() if value}}
+        )
+        shape = _shape(answers.model) if is_user_model(answers.model) else None
+        suite = render_suite(dataclasses.replace(answers, shape=shape), shlex.quote(str(file)))
     # the output is a suite, whatever the answers
     parse_suite_text(suite, file=str(file))
     with infrastructure_errors(file):
@@ -60,8 +72,20 @@ def init(
     return 0
 
 
-def _with_shape(answers: SuiteAnswers) -> SuiteAnswers:
-    """Add the shape that a forward pass of the user's own model accepted to *answers*.
+def _script_suite(source: str, out: Path, model: str, file: Path) -> str:
+    """Text of *file*, a suite for the training of the measured script *source*."""
+    from distbench.cli.script_suite import ScriptSuite
+    from distbench.record import catalog
+
+    run = catalog.find_run(source, out)
+    suite = ScriptSuite.from_run(run, model, _shape(model) if is_user_model(model) else None)
+    for each in suite.left_out:
+        print_note(f"left out: {each}")
+    return suite.render(shlex.quote(str(file)), str(run.folder))
+
+
+def _shape(model: str) -> Mapping[str, Any] | None:
+    """Shape that a forward pass of the user's own *model* accepted; None: not tried.
 
     Raises:
         UsageError: it can't be imported or constructed.
@@ -69,13 +93,13 @@ def _with_shape(answers: SuiteAnswers) -> SuiteAnswers:
     from distbench.cli.user_models import construct_models
     from distbench.core.case import PluginChoice
 
-    for found in construct_models([PluginChoice("user", {"model": answers.model})]):
+    for found in construct_models([PluginChoice("user", {"model": model})]):
         if found.problem:
             raise UsageError(f"--model: {found.problem}")
         if not found.shape:
-            print_note(f"{answers.model}: {UNKNOWN_SHAPE_ADVICE}")
-        return dataclasses.replace(answers, shape=found.shape)
-    return answers
+            print_note(f"{model}: {UNKNOWN_SHAPE_ADVICE}")
+        return found.shape
+    return None
 
 
 def _ask_missing(given: dict[str, str]) -> dict[str, str]:

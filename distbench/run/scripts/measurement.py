@@ -37,6 +37,12 @@ from distbench.system.files import slug
 from distbench.system.machine import machine_facts
 from distbench.system.processes import exit_text
 
+_UNSEEN_UPDATES = (
+    "its launcher drops PYTHONPATH (start it with: python -m distbench.attach train.py ...), or no optimizer "
+    "of torch updates its parameters, or torch.compile compiled the update (call distbench.step() after each "
+    "step)"
+)
+
 
 @dataclass(frozen=True)
 class ScriptPlan:
@@ -214,9 +220,7 @@ def _nothing_measured_text(folder: Path, code: int) -> str:
             f"the command {exit_text(code)} before a step was timed; let the script run longer, or "
             "use a shorter warm-up (--warmup)"
         )
-    failed = f"; the command ended with exit code {code}" if code else ""
-    return (
-        f"no process updated an optimizer of torch{failed}. If the script trains, its launcher "
-        "drops PYTHONPATH (start it with: python -m distbench.attach train.py ...), or no optimizer of torch "
-        "updates its parameters (call distbench.step() after each step)"
-    )
+    if code:
+        failed = f"the command {exit_text(code)} before an optimizer of torch updated anything"
+        return f"{failed}; its own output says why. If it trained nevertheless: {_UNSEEN_UPDATES}"
+    return f"no process updated an optimizer of torch. If the script trains: {_UNSEEN_UPDATES}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -100,6 +101,8 @@ def script_record(
     _add_profile(case, folder, delivered, reports)
     for rank, report, steps in zip(delivered, reports, timed, strict=True):
         rank["tables"] |= rank_tables(report, steps)
+    if all(report.has_norm_of_part for report in reports):
+        _join_norms(delivered)
     _explain_absences(delivered)
     return _merge(record, trial, delivered, reports, sampled)
 
@@ -268,6 +271,14 @@ def _profile_context(case: Case, report: ScriptReport, folder: Path, rank: Mappi
             "warmup": rank["samples"].get("warmup_step_s", []),
         },
     )
+
+
+def _join_norms(delivered: list[dict[str, Any]]) -> None:
+    """Give each rank the norm of the whole gradient, of which it has told that of its shards."""
+    of_ranks = [rank["samples"].get("grad_norm", []) for rank in delivered]
+    whole = [math.hypot(*parts) for parts in zip(*of_ranks, strict=True)]
+    for rank in delivered:
+        rank["samples"]["grad_norm"] = whole
 
 
 def _explain_absences(delivered: list[dict[str, Any]]) -> None:

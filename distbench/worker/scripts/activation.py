@@ -66,6 +66,9 @@ def _watch_updates(module: ModuleType) -> None:
         begin_session(optimizer)
 
     def wait_for_end(*_: Any) -> None:
+        if sys.modules["torch"].compiler.is_compiling():
+            # a hook must not become a part of what torch.compile makes of the update
+            return
         # the last of the hooks: torch iterates over them, so only the last may remove or add any
         for handle in handles[1:]:
             handle.remove()

@@ -56,6 +56,17 @@ class LiveTraining:
         """True if the losses of backward passes have a scale that only DeepSpeed knows."""
         return self.deepspeed is not None and bool(self.deepspeed.fp16_enabled())
 
+    def deepspeed_norm(self) -> list[float]:
+        """Norm of the gradients of the update that DeepSpeed makes; empty: none is known."""
+        norm = (
+            None if self.deepspeed is None else getattr(self.deepspeed.optimizer, "_global_grad_norm", None)
+        )
+        return [] if norm is None else [float(norm)]
+
+    def deepspeed_clipping(self) -> float | None:
+        """Norm to which DeepSpeed clips the gradients; None: it does not."""
+        return None if self.deepspeed is None else float(self.deepspeed.gradient_clipping()) or None
+
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Parameters of all models, each once."""
@@ -120,7 +131,9 @@ class LiveTraining:
         if self.deepspeed is not None:
             return []
         named = [pair for model in self.models for pair in model.named_parameters()]
-        return [name for name, each in named if each.requires_grad and each.grad is None]
+        # FSDP1 leaves a rank no element of some parameters
+        trained = [(name, each) for name, each in named if each.requires_grad and each.numel()]
+        return [_own_name(name) for name, each in trained if each.grad is None]
 
     def strategy(self) -> tuple[str, dict[str, Any]]:
         """Strategy with distbench's name and options for it, as far as the live objects tell.
@@ -145,6 +158,11 @@ class LiveTraining:
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             return "script", {}
         return "single", {}
+
+
+def _own_name(name: str) -> str:
+    """Name of a parameter in the script's own model, without the wrappers of torch."""
+    return name.replace("_orig_mod.", "").replace("_fsdp_wrapped_module.", "")
 
 
 def is_deepspeed(module: nn.Module) -> bool:

@@ -12,13 +12,13 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from distbench.worker.scripts.gradient_norms import GradientNorms, Wrapper
 from distbench.worker.scripts.script_batches import BatchSize, batch_size, batch_tensor, row_hashes
 from distbench.worker.scripts.span_clock import SpanClock
 
 _HASHED_BATCHES = 4
 
 Around = Callable[[str], AbstractContextManager[Any]]
-Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Observation:
@@ -49,12 +49,14 @@ class Observation:
         """Inputs of the models that are trained, in this step."""
         self.rows: list[list[str]] = []
         """Hashes of the rows of the first batches."""
+        self.norms = GradientNorms()
+        """Gradient norms that the script computes in this step."""
         self.autocast: torch.dtype | None = None
         """Dtype of autocast in the last forward pass of a training step; None: it was off."""
 
     def next_step(self) -> None:
         """Begin the next step."""
-        self.losses, self.loaded, self.given = [], [], []
+        self.losses, self.loaded, self.given, self.norms.found = [], [], [], []
         self._clock.next_step()
 
     def install(
@@ -74,12 +76,16 @@ class Observation:
         loaders = torch.utils.data.dataloader._BaseDataLoaderIter
         self._replace(loaders, "__next__", self._loader_next)
         self._replace(torch.autograd, "backward", self._backward)
+        self.norms.install(self._replace)
         for model in models:
             # a compiled forward pass would be compiled again with hooks inside
             if getattr(model, "_compiled_call_impl", None) is None:
                 before = model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
                 after = model.register_forward_hook(self._after_forward)
                 self._undo += [before.remove, after.remove]
+            # wrappers of frameworks turn autocast on inside of their own forward pass
+            if inner := next((each for each in model.modules() if each._parameters), None):
+                self._undo.append(inner.register_forward_pre_hook(self._before_inner_forward).remove)
         self._watch_updates(on_update)
         for scaler in self._scalers:
             self._watch_skips(scaler, on_skipped)
@@ -98,6 +104,8 @@ class Observation:
             on_update(optimizer)
 
         def begin(*_: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             # of this update alone, and so the last hook: torch iterates over them, so no other may remove any
             self._forget_update()
             self._after_update = register_optimizer_step_post_hook(end)
@@ -110,9 +118,7 @@ class Observation:
             self._after_update.remove()
             self._after_update = None
 
-    def _replace(
-        self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
+    def _replace(self, owner: Any, name: str, wrap: Wrapper) -> None:
         original, is_own = getattr(owner, name), name in vars(owner)
         replaced = functools.wraps(original)(wrap(original))
         setattr(owner, name, replaced)
@@ -156,17 +162,24 @@ class Observation:
             self.rows.append(row_hashes(inputs))
 
     def _before_forward(self, model: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():
+            # no hook becomes a part of a graph
+            return
         self._guarded(self._note_forward, model, args, kwargs)
         self._begin("forward")
 
     def _note_forward(self, model: Any, args: Any, kwargs: Any) -> None:
         if model.training and torch.is_grad_enabled():
             self._note([kwargs, args] if kwargs else args, self.given)
-            kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
-            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            self.autocast = _autocast_dtype()
 
     def _after_forward(self, *_: Any) -> None:
-        self._end("forward")
+        if not torch.compiler.is_compiling():
+            self._end("forward")
+
+    def _before_inner_forward(self, model: Any, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+            self.autocast = _autocast_dtype()
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -239,3 +252,9 @@ class Observation:
         stop()
         if context is not None:
             context.__exit__(None, None, None)
+
+
+def _autocast_dtype() -> torch.dtype | None:
+    """Dtype of autocast here; None: it is off."""
+    kind = "cuda" if torch.is_autocast_enabled("cuda") else "cpu"
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

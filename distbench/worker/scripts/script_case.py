@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, MixedPrecision
+from torch.distributed.fsdp import FullyShardedDataParallel as FullyShardedV1
 
 from distbench.core.bounds import Bound
 from distbench.core.case import (
@@ -50,6 +52,8 @@ class ObservedSteps:
     """Dtype of autocast in the forward pass; None: it was off."""
     skips: bool
     """True if a loss scaler may skip steps."""
+    clipping: float | None = None
+    """Norm to which gradients are clipped; None: they are not."""
 
 
 def script_case(live: LiveTraining, observed: ObservedSteps, argv: list[str]) -> Case:
@@ -69,7 +73,7 @@ def script_case(live: LiveTraining, observed: ObservedSteps, argv: list[str]) ->
         world_size=ranks,
         device="cuda" if live.device.type == "cuda" else "cpu",
         batch=Batch(max(1, round(of_rank * replicas)), micro, accumulated),
-        optimizer=_optimizer(live.optimizers),
+        optimizer=_optimizer(live.optimizers, observed.clipping),
         precision=_precision(live, observed),
         activation_checkpointing="full" if checkpointed_modules(live) else "none",
         threads=torch.get_num_threads(),
@@ -99,6 +103,7 @@ def live_settings(live: LiveTraining, case: Case) -> dict[str, Any]:
         "checkpointed_layers": checkpointed_modules(live),
         "compile": case.compile,
         "wrappers": _wrappers(live),
+        "model": _model(live),
     }
 
 
@@ -108,6 +113,21 @@ def checkpointed_modules(live: LiveTraining) -> int:
     # transformers marks the layers of a model
     flagged = [each for each in live.modules_of(nn.Module) if getattr(each, "gradient_checkpointing", False)]
     return len(wrapped) + len(flagged)
+
+
+def _model(live: LiveTraining) -> dict[str, Any]:
+    """Class of a model of transformers, and what of its configuration is no default; empty: it is none."""
+    for module in live.modules_of(nn.Module):
+        config = getattr(module, "config", None)
+        if not callable(getattr(config, "to_json_string", None)):
+            continue
+        own, kind = json.loads(config.to_json_string(use_diff=False)), type(config)
+        has_defaults = not getattr(kind, "has_no_defaults_at_init", False)
+        defaults = json.loads(kind().to_json_string(use_diff=False)) if has_defaults else {}
+        always = ("model_type", "vocab_size")
+        kept = {key: own[key] for key in own if key in always or own[key] != defaults.get(key)}
+        return {"class": type(module).__name__, "config": kept}
+    return {}
 
 
 def _wrappers(live: LiveTraining) -> list[str]:
@@ -134,7 +154,7 @@ def _trained(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimi
     return [each for each in optimizers if getattr(each, "state", None)] or optimizers[-1:]
 
 
-def _optimizer(optimizers: list[torch.optim.Optimizer]) -> OptimizerConfig:
+def _optimizer(optimizers: list[torch.optim.Optimizer], clipping: float | None) -> OptimizerConfig:
     if not optimizers:
         return ObservedOptimizer(NO_OPTIMIZER, lr=sys.float_info.min)
     live = max(
@@ -151,6 +171,8 @@ def _optimizer(optimizers: list[torch.optim.Optimizer]) -> OptimizerConfig:
         # only what a case can have: an eps of 0 or two of them stay among the live settings
         with suppress(KeyError, TypeError, ValueError, RecordError):
             given[key] = getattr(decode(OptimizerConfig, {key: _plain(group[key])}, key), key)
+    if clipping is not None and 0 < clipping < math.inf:
+        given["clip_grad_norm"] = clipping
     if group.get("fused"):
         given["kernel"] = "fused"
     else:
@@ -171,6 +193,10 @@ def _precision(live: LiveTraining, observed: ObservedSteps) -> PrecisionConfig:
         reduce = compute
     elif unit := next(live.modules_of(FSDPModule), None):
         compute, reduce = _named(compute_dtype(unit)), _named(reduce_dtype(unit))
+    elif (mixed := _mixed_precision(live)) is not None:
+        compute = _named(dtype_name([mixed.param_dtype])) if mixed.param_dtype else kept
+        # FSDP1 reduces in the dtype of its computation unless told otherwise
+        reduce = _named(dtype_name([mixed.reduce_dtype])) if mixed.reduce_dtype else compute
     if observed.autocast is not None:
         compute = _named(dtype_name([observed.autocast]))
     return PrecisionConfig(
@@ -181,6 +207,11 @@ def _precision(live: LiveTraining, observed: ObservedSteps) -> PrecisionConfig:
         loss_scale="dynamic" if observed.skips else None,
         matmul="highest" if torch.get_float32_matmul_precision() == "highest" else "high",
     )
+
+
+def _mixed_precision(live: LiveTraining) -> MixedPrecision | None:
+    unit = next(live.modules_of(FullyShardedV1), None)
+    return None if unit is None else cast("MixedPrecision", unit.mixed_precision)
 
 
 def _named(name: str) -> Dtype:

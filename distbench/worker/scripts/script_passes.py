@@ -235,6 +235,19 @@ class ScriptPasses:
             result.tables.setdefault(name, []).extend(rows)
 
 
+def store_norms(result: RankResult, norms: list[list[Any]]) -> None:
+    """Store the gradient norms of the timed steps in *result*, or the reason why there are none."""
+    if all(len(each) == 1 for each in norms):
+        result.samples["grad_norm"], result.passes["grad_norm"] = [float(each[0]) for each in norms], "time"
+        result.absent.pop("grad_norm", None)
+    elif any(norms):
+        result.absent["grad_norm"] = (
+            "the script computes several norms of gradients in a step, or none in some"
+        )
+    else:
+        result.absent["grad_norm"] = "the script computes no L2 norm of its whole gradient"
+
+
 def store_losses(result: RankResult, losses: list[float | None]) -> None:
     """Store the *losses* of the timed steps in *result*, or the reason why there are none."""
     known = [loss for loss in losses if loss is not None]

@@ -39,7 +39,7 @@ from distbench.worker.scripts.script_case import (
     script_case,
 )
 from distbench.worker.scripts.script_engine import ScriptEngine, parameter_digest
-from distbench.worker.scripts.script_passes import ScriptPasses, store_losses
+from distbench.worker.scripts.script_passes import ScriptPasses, store_losses, store_norms
 from distbench.worker.scripts.span_clock import SpanClock
 from distbench.worker.scripts.step_boundary import StepBoundary
 from distbench.worker.user_code import imported_code_digest
@@ -124,6 +124,7 @@ class ScriptSession:
         self._counted: list[int] = []
         self._accumulated: list[float] = []
         self._held: list[int] = []
+        self._norms: list[list[Any]] = []
         self._progress = ProgressWriter(progress_file(self._folder, rank))
         self._statm = os.open("/proc/self/statm", os.O_RDONLY)
         self._autocast: torch.dtype | None = None
@@ -218,6 +219,7 @@ class ScriptSession:
                 self.report.unused_parameters = self._live.unused_parameters()
         if name == "time":
             self._held.append(self._held_bytes())
+            self._norms.append(self._live.deepspeed_norm() or seen.norms.found)
         seen.next_step()
 
     def _held_bytes(self) -> int:
@@ -234,6 +236,7 @@ class ScriptSession:
             most_frequent(self._accumulated),
             self._autocast,
             bool(self._live.scalers and any(each.is_enabled() for each in self._live.scalers)),
+            self._live.deepspeed_clipping() or self._seen.norms.limit,
         )
         # before the timed steps, of which none waits for it
         _ = self._facts
@@ -264,6 +267,8 @@ class ScriptSession:
     def _store_timed(self, losses: list[float | None], steps: int) -> None:
         result, report = self._passes.result, self.report
         store_losses(result, losses)
+        store_norms(result, self._norms)
+        report.has_norm_of_part = self._seen.norms.is_part
         for part, seconds in self._clock.seconds(steps).items():
             result.samples[f"script_{part}_s"], result.passes[f"script_{part}_s"] = [*seconds], "time"
         sizes = self._sizes[-steps:]
@@ -278,8 +283,6 @@ class ScriptSession:
 
     def _complete(self) -> None:
         report = self.report
-        report.calls, report.trace = self._passes.calls, self._passes.trace
-        report.value_reads = self._passes.value_reads
         if self._live.replicates and report.world_size > 1:
             report.parameter_digest = parameter_digest(self._live.parameters)
         report.ended = COMPLETE
@@ -292,10 +295,8 @@ class ScriptSession:
     def finish(self, ended: str) -> None:
         """End the measurement where the script ends, and keep the steps so far."""
         self.report.ended = ended
-        report = self.report
         if self._passes.is_running and self._plan[0][0] == "time" and self._passes.steps_done:
             self._end_pass()
-        report.calls, report.trace = self._passes.calls, self._passes.trace
         self.detach()
         self.write(result_file)
 
@@ -315,7 +316,9 @@ class ScriptSession:
         if not self.is_active:
             return
         self.is_active = False
-        self._passes.abandon()
+        report, passes = self.report, self._passes
+        report.calls, report.trace, report.value_reads = passes.calls, passes.trace, passes.value_reads
+        passes.abandon()
         self._seen.remove()
         for undo in reversed(self._hooks):
             undo()

@@ -1,0 +1,204 @@
+"""Render a suite that compares the training of a measured script with its alternatives."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distbench.cli.suite_template import is_user_model, model_problem
+from distbench.core import registry
+from distbench.core.case import Case, ObservedOptimizer, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.core.errors import UsageError
+from distbench.record import Record, Status
+from distbench.record.run_folder import Run
+from distbench.suite.sections import check_section
+from distbench.workloads._hf_files import deciding_keys
+
+_TEMPLATE = Path(__file__).with_name("script_suite.yaml.jinja")
+_ALTERNATIVES = (
+    PluginChoice("ddp"),
+    PluginChoice("fsdp"),
+    PluginChoice("zero", {"stage": 2}),
+    PluginChoice("zero", {"stage": 3}),
+)
+_TASKS = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForConditionalGeneration": "seq2seq",
+    "ForImageClassification": "image-classification",
+}
+"""End of the name of a class of transformers -> the task that a suite has for it."""
+
+
+@dataclass(frozen=True)
+class ScriptSuite:
+    """Sections of a suite, from the measured trial of a script."""
+
+    script: str
+    """Command line of the script."""
+    sections: Mapping[str, Any]
+    strategies: tuple[PluginChoice, ...]
+    """The script's own first, if a suite has it."""
+    has_own: bool
+    left_out: list[str] = field(default_factory=list)
+    """Sentences on what the suite does not have of the script."""
+
+    @classmethod
+    def from_run(cls, run: Run, model: str, shape: Mapping[str, Any] | None = None) -> ScriptSuite:
+        """Carry the training of the script of *run* over.
+
+        Args:
+            run: A measured script.
+            model: Answer as for ``init``; empty: that of the run, which needs to be one of transformers.
+            shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
+
+        Raises:
+            UsageError: the run has no measured script, or its model is not known.
+        """
+        record = measured_trial(run)
+        case, left = record.case, ["its data: the suite has synthetic rows of the same length"]
+        workload = _workload(record, model, shape, left)
+        strategies, has_own = _strategies(case, left)
+        batch = {"global_batch_size": case.batch.global_batch_size}
+        if case.batch.gradient_accumulation_steps > 1:
+            batch["micro_batch_size"] = case.batch.micro_batch_size
+        sections = {
+            "workload": workload,
+            "batch": batch,
+            "optimizer": _optimizer(case, left),
+            "precision": _changed(case.precision, PrecisionConfig(), "compute"),
+            "activation_checkpointing": case.activation_checkpointing,
+            "compile": {"none": False, "default": True}.get(case.compile, case.compile),
+            "world_sizes": [case.world_size] if case.world_size > 1 else "auto",
+        }
+        command = record.tables.get("script_ranks", [{}])[0].get("command") or run.info().suite_name
+        return cls(str(command), sections, strategies, has_own, left)
+
+    def render(self, file: str, source: str) -> str:
+        """The suite as YAML, to be stored as *file*; *source* is the run that it comes from."""
+        import json
+
+        import jinja2
+
+        template = jinja2.Template(
+            _TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        text: str = template.render(
+            file=file,
+            source=source,
+            script=shlex.quote(self.script) if "\n" in self.script else self.script,
+            left_out=[line for each in self.left_out for line in textwrap.wrap(f"- {each}", 106)],
+            sections={key: json.dumps(value) for key, value in self.sections.items()},
+            strategies=[
+                json.dumps({each.name: each.options} if each.options else each.name)
+                for each in self.strategies
+            ],
+            has_own=self.has_own,
+        )
+        return text
+
+
+def measured_trial(run: Run) -> Record:
+    """The last measured trial of the script of *run*.
+
+    Raises:
+        UsageError: it measured a suite, or no step of its script.
+    """
+    if not run.info().is_script:
+        suite = run.folder / "suite.yaml"
+        raise UsageError(f"--from: {run.folder} is of a suite and not of a script; copy its suite: {suite}")
+    measured = [record for record in run.records() if record.status is Status.MEASURED]
+    if not measured:
+        raise UsageError(f"--from: {run.folder} has no measured step of a script; measure it first")
+    return measured[-1]
+
+
+def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left: list[str]) -> dict[str, Any]:
+    tokens = _tokens_per_sample(record)
+    if model:
+        return _named_workload(model, tokens, shape)
+    own = record.effective.get("model") or {}
+    if not isinstance(own.get("config"), dict):
+        raise UsageError(
+            "--from: the run does not hold the script's model; add --model package.module:callable, which "
+            "returns it"
+        )
+    name = str(own.get("class", ""))
+    task = next((task for end, task in _TASKS.items() if name.endswith(end)), None)
+    if task is None:
+        raise UsageError(
+            f"--from: a suite has no task for the model {name}; add --model package.module:callable, "
+            "which returns it"
+        )
+    config = deciding_keys(own["config"])
+    options: dict[str, Any] = {"model_type": config.pop("model_type", ""), "task": task}
+    # a suite sets these outside of the configuration
+    for key, option in (
+        ("vocab_size", "vocab_size"),
+        ("image_size", "image_size"),
+        ("num_channels", "channels"),
+    ):
+        if (size := config.pop(key, None)) is not None:
+            options[option] = size
+    if tokens:
+        options["seq_len"] = tokens
+    left.append("the weights that it started with, and dropout: the suite has random weights, and none")
+    told = record.effective
+    if told.get("optimizer", {}).get("groups", 1) > 1:
+        left.append("settings of some parameters, such as no weight decay: the suite has one for all")
+    if told.get("trained_parameters") != told.get("parameters"):
+        left.append(
+            "what it freezes or adds to the model: the suite trains all parameters of the model itself"
+        )
+    return {"huggingface": {**options, "config": config}}
+
+
+def _named_workload(model: str, tokens: int | None, shape: Mapping[str, Any] | None) -> dict[str, Any]:
+    if is_user_model(model):
+        known = {"kind": "tokens", "length": 128, "classes": 256, **(shape or {})}
+        return {"user": {"model": model, **known, **({"length": tokens} if tokens else {})}}
+    if problem := model_problem(model):
+        raise UsageError(f"--model = {model!r}: {problem}")
+    return {"transformer": {"preset": model, "seq_len": tokens or 128}}
+
+
+def _tokens_per_sample(record: Record) -> int | None:
+    """Tokens of a sample; None: its rows are not tokens."""
+    tokens, samples = record.values.get("tokens_per_s"), record.values.get("samples_per_s")
+    if not tokens or not samples or round(tokens / samples) <= 1:
+        return None
+    return round(tokens / samples)
+
+
+def _strategies(case: Case, left: list[str]) -> tuple[tuple[PluginChoice, ...], bool]:
+    own = case.strategy
+    plugin = registry.built_in_plugins("strategies").get(own.name)
+    problem = "" if plugin is not None else "no wrapper is known, so the script communicates by itself"
+    if plugin is not None:
+        _, findings = check_section(plugin, own.options, ("strategy", own.name))
+        problem = findings[0].message if findings else ""
+    if problem:
+        left.append(f"its strategy: {problem}")
+        return _ALTERNATIVES, False
+    return (own, *(each for each in _ALTERNATIVES if each != own)), True
+
+
+def _optimizer(case: Case, left: list[str]) -> dict[str, Any]:
+    own = case.optimizer
+    left.append("its schedule of the learning rate, if it has one: the suite keeps the rate constant")
+    if isinstance(own, ObservedOptimizer):
+        left.append(f"its optimizer {own.name}, which no suite has: the suite takes AdamW with the same rate")
+        return {"name": "adamw", "lr": own.lr}
+    return {"name": own.name, "lr": own.lr, **_changed(own, OptimizerConfig(), "name")}
+
+
+def _changed(value: Any, default: Any, always: str) -> dict[str, Any]:
+    """Fields of *value* that differ from *default*, and the field *always*."""
+    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return {name: set_ for name, set_ in fields.items() if name == always or set_ != getattr(default, name)}

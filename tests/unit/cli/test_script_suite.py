@@ -1,0 +1,146 @@
+"""``distbench init --from RUN``: a suite with the training of a measured script and its alternatives."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distbench.core.case import Batch, ObservedOptimizer, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.record import Status
+from distbench.record.run_folder import SCRIPT_KEY, Run, RunInfo
+from distbench.suite import load_suite
+from support.records import case, measured
+
+GPT = {
+    "class": "GPT2LMHeadModel",
+    "config": {"model_type": "gpt2", "vocab_size": 96, "n_layer": 2, "attn_pdrop": 0.1},
+}
+SPEEDS = {"samples_per_s": 10.0, "tokens_per_s": 640.0}
+
+
+def script_run(
+    folder: Path, model: dict[str, Any] | None = GPT, *, status: Status = Status.MEASURED, **changes: Any
+) -> Path:
+    """A run of a script on two ranks: ZeRO-2 in bf16, two micro-batches a step."""
+    info = RunInfo(
+        run_id="0badcafe",
+        suite_name="train",
+        version="1",
+        created="2026-01-01T00:00:00+00:00",
+        state="finished",
+        command=["distbench", "measure"],
+        suite={"name": "train", SCRIPT_KEY: {"command": ["python", "train.py"]}},
+        machine={},
+    )
+    run = Run.create(folder, info, "# measured\n")
+    of_script = case(
+        "script",
+        strategy=PluginChoice("zero", {"stage": 2}),
+        batch=Batch(16, 4, 2),
+        optimizer=OptimizerConfig(lr=3e-4, weight_decay=0.1, clip_grad_norm=1.0, kernel="foreach"),
+        precision=PrecisionConfig(compute="bf16"),
+        activation_checkpointing="full",
+    )
+    record = dataclasses.replace(
+        measured(dataclasses.replace(of_script, **changes)),
+        status=status,
+        values=SPEEDS,
+        effective={"model": model or {}, "parameters": 10, "trained_parameters": 10},
+        tables={"script_ranks": [{"rank": 0, "command": "train.py --lr 3e-4"}]},
+    )
+    run.write_record(record)
+    return run.folder
+
+
+def test_a_model_of_transformers_is_carried_over_with_all_settings(command, tmp_path):
+    file = tmp_path / "mine.yaml"
+    code, _, errors = command("init", str(file), "--from", str(script_run(tmp_path / "runs")))
+    assert code == 0, errors
+    # what is left out is said, in the suite, too
+    for left in ("its data", "dropout", "schedule of the learning rate"):
+        assert left in errors
+        assert left in file.read_text()
+    suite = load_suite(file)
+    work = suite.work
+    assert work["workload"] == {
+        "huggingface": {
+            "model_type": "gpt2",
+            "task": "causal-lm",
+            "vocab_size": 96,
+            "seq_len": 64,
+            "config": {"n_layer": 2},
+        }
+    }
+    assert work["batch"] == {"global_batch_size": 16, "micro_batch_size": 4}
+    assert work["optimizer"] == {
+        "name": "adamw",
+        "lr": 3e-4,
+        "weight_decay": 0.1,
+        "clip_grad_norm": 1.0,
+        "kernel": "foreach",
+    }
+    assert work["precision"] == {"compute": "bf16"}
+    assert suite.world_sizes == (2,)
+    code, planned, errors = command("plan", str(file))
+    assert code == 0, errors
+    names = [line.split("/")[0] for line in planned.splitlines() if "/ws2/" in line and "planned" in line]
+    assert sorted(names) == ["ddp", "fsdp", "zero2", "zero3"]
+    assert "train.py --lr 3e-4" in file.read_text()
+    assert '{"zero": {"stage": 2}} # as in the script' in file.read_text()
+
+
+def test_a_model_of_ones_own_is_asked_for_and_taken(command, tmp_path):
+    file, folder = tmp_path / "mine.yaml", str(script_run(tmp_path / "runs", model=None))
+    code, _, errors = command("init", str(file), "--from", folder)
+    assert code == 2
+    assert "--model package.module:callable" in errors
+    assert not file.exists()
+    assert command("init", str(file), "--from", folder, "--model", "tiny")[0] == 0
+    assert load_suite(file).work["workload"] == {"transformer": {"preset": "tiny", "seq_len": 64}}
+
+
+def test_what_no_suite_has_is_named(command, tmp_path):
+    folder = script_run(
+        tmp_path / "runs",
+        strategy=PluginChoice("script"),
+        optimizer=ObservedOptimizer(name="Rprop", lr=0.1),
+    )
+    file = tmp_path / "mine.yaml"
+    code, _, errors = command("init", str(file), "--from", str(folder))
+    assert code == 0, errors
+    assert "its strategy: no wrapper is known" in errors
+    assert "its optimizer Rprop" in errors
+    assert "as in the script" not in file.read_text()
+    assert load_suite(file).work["optimizer"]["name"] == "adamw"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--goal", "memory"], "--goal: leave it out"),
+        (["--devices", "2"], "--devices: leave it out"),
+        (["--model", "nonesuch"], "not a preset of the transformer"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(command, tmp_path, words, said):
+    file, folder = tmp_path / "mine.yaml", str(script_run(tmp_path / "runs"))
+    code, _, errors = command("init", str(file), "--from", folder, *words)
+    assert (code, file.exists()) == (2, False)
+    assert said in errors
+
+
+def test_runs_without_a_measured_script_are_refused(command, tmp_path):
+    file = tmp_path / "mine.yaml"
+    sample = Path(__file__).parents[3] / "reports" / "sample"
+    crashed = script_run(tmp_path / "crashed", status=Status.CRASHED)
+    unknown = script_run(tmp_path / "unknown", model={"class": "BertForTokenClassification", "config": {}})
+    for folder, said in (
+        (sample, "copy its suite"),
+        (crashed, "has no measured step"),
+        (unknown, "no task for the model BertForTokenClassification"),
+        (tmp_path / "nothing", "no such run"),
+    ):
+        code, _, errors = command("init", str(file), "--from", str(folder))
+        assert (code, file.exists()) == (2, False), folder
+        assert said in errors
