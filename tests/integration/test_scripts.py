@@ -242,7 +242,10 @@ def test_a_trained_model_of_transformers_becomes_a_suite_with_the_alternatives(t
     (folder,) = (tmp_path / "mine").iterdir()
     records = Run(folder).records()
     # as the Trainer does it, and without
-    assert {record.case.strategy.options["find_unused_parameters"] for record in records} == {True, False}
+    assert {record.case.strategy.options.get("find_unused_parameters", False) for record in records} == {
+        True,
+        False,
+    }
     for record in records:
         assert record.status is Status.MEASURED
         for key in ("parameters", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps"):

@@ -118,10 +118,10 @@ def checkpointed_modules(live: LiveTraining) -> int:
 def _model(live: LiveTraining) -> dict[str, Any]:
     """Class of a model of transformers, and what of its configuration is no default; empty: it is none."""
     for module in live.modules_of(nn.Module):
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if not callable(getattr(config, "to_json_string", None)):
             continue
-        own, kind = json.loads(config.to_json_string(use_diff=False)), type(config)
+        own, kind = json.loads(config.to_json_string(use_diff=False)), cast("Any", type(config))
         has_defaults = not getattr(kind, "has_no_defaults_at_init", False)
         defaults = json.loads(kind().to_json_string(use_diff=False)) if has_defaults else {}
         always = ("model_type", "vocab_size")
