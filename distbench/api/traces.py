@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.traces.rank_trace import JobTrace, read_job, trace_files
+from distbench.analysis.traces.job_trace import JobTrace, read_job, trace_files
 from distbench.api.frames import table_frame
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import format_count, format_duration

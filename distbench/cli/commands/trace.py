@@ -25,7 +25,7 @@ from distbench.cli.output import (
 from distbench.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from distbench.analysis.traces.rank_trace import JobTrace
+    from distbench.analysis.traces.job_trace import JobTrace
     from distbench.tables.table import Table
 
 
