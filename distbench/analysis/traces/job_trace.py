@@ -91,7 +91,8 @@ def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
     for read in read_ranks(files):
         if other := ranks.get(read.rank):
             raise UsageError(
-                f"{other.path} and {read.path}: both are of rank {read.rank}; give one file of each rank"
+                f"{other.path} and {read.path}: both are of rank {read.rank}; give one file of each rank, "
+                "of one trial"
             )
         ranks[read.rank] = read
     every = [ranks[number] for number in sorted(ranks)]
