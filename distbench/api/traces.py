@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.traces.rank_trace import JobTrace, read_job, trace_files
+from distbench.analysis.traces.job_trace import JobTrace, read_job, trace_files
 from distbench.api.frames import table_frame
+from distbench.api.run import RunResults
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.units import format_count, format_duration
+from distbench.record.run_folder import Run
 from distbench.report.fragment import fragment
 from distbench.report.trace_fields import largest_rows
 from distbench.report.trace_tables import TABLES, changes_table
+from distbench.run.traces.stored_trace import ReadTrace, kept_files, store_trace
 from distbench.tables.table import Table
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -62,6 +65,23 @@ class TraceReport:
             raise UsageError(f"table = {name!r}: {did_you_mean(name, self.makers)}")
         return table_frame(self.makers[name](), as_)
 
+    def store(self, out: str | os.PathLike[str] = "reports") -> RunResults:
+        """Keep it as an ordinary run with the case ``trace``, and return that: its tables answer SQL.
+
+        Args:
+            out: Folder that holds the runs.
+
+        Raises:
+            UsageError: the traces are not of one training, or the folder can't be created.
+            InfrastructureError: the disk is full or the folder is not writable.
+        """
+        return RunResults(store(self, Path(out), ["distbench", "trace", *map(str, self.files)]))
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that it was read from, by rank."""
+        return [rank.path for rank in self.job.ranks]
+
     def __repr__(self) -> str:
         ranks = format_count(len(self.job.ranks), "rank")
         return f"<distbench trace of {ranks}: {format_duration(self.job.step_s)} a step>"
@@ -71,12 +91,18 @@ class TraceReport:
         return fragment(replace(shown, notes=(*shown.notes, *self.notes)))
 
 
+def store(report: TraceReport, out: Path, words: Sequence[str]) -> Run:
+    """Keep *report* as a run below *out*, started by the command line *words*, as ``store_trace`` does."""
+    tables = {name: make() for name, make in report.makers.items()}
+    return store_trace(ReadTrace(report.job, tables, report.notes), out, words)
+
+
 def trace(files: Paths, *, against: Paths | None = None, rank: int | None = None) -> TraceReport:
     """Read and explain Chrome traces of torch.profiler.
 
     Args:
-        files: Files (.json, .json.gz), one for each rank, or their folder.
-        against: Files or folder of another trace, to explain the difference to.
+        files: Files (.json, .json.gz), one for each rank, their folder, or a run that keeps them.
+        against: The same of another trace, to explain the difference to.
         rank: Rank of the only file, if it does not say.
 
     Raises:
@@ -84,9 +110,13 @@ def trace(files: Paths, *, against: Paths | None = None, rank: int | None = None
         UsageError: a path does not exist, or two files are of the same rank.
     """
     return TraceReport(
-        read_job(trace_files(_paths(files)), rank),
-        None if against is None else read_job(trace_files(_paths(against))),
+        read_job(_files(files), rank),
+        None if against is None else read_job(_files(against)),
     )
+
+
+def _files(paths: Paths) -> list[Path]:
+    return trace_files(file for path in _paths(paths) for file in kept_files(path))
 
 
 def _paths(paths: Paths) -> list[Path]:

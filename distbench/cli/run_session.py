@@ -148,6 +148,8 @@ def load_resumed(context: typer.Context, name: str, out: Path, changed: Override
     if info.is_script:
         again = shlex.join(info.command)
         raise UsageError(f"--resume {name}: it measured a script, which starts anew with: {again}")
+    if info.is_trace:
+        raise UsageError(f"--resume {name}: it keeps traces, which are complete")
     if changed.jobs and info.suite.get("check"):
         raise UsageError(f"--resume {name} --check: the run was started with --check; resume without it")
     suite = Suite.from_resolved(info.suite, changed)

@@ -10,13 +10,18 @@ from pathlib import Path
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
-from distbench.query.tables import TRIAL_FACTS
+from distbench.query.tables import CASE_COLUMNS, TRIAL_FACTS
 from distbench.record import Record, RecordRow, Status
 from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
 from distbench.views.base import View
 
 _FACTS = {column.name for column in TRIAL_FACTS}
+_TOLD_BY_TRACES = (
+    *(column.name for column in CASE_COLUMNS),
+    *("status", "reason", "trials", "failed", "device"),
+)
+"""Columns of ``cases`` that are known of traces."""
 
 
 def run_row(
@@ -24,7 +29,7 @@ def run_row(
 ) -> RecordRow:
     """Row of ``runs``."""
     machine = info.machine
-    gpus = machine.get("gpus", [])
+    gpus = machine.get("gpus")
     return {
         "run_id": info.run_id,
         "suite": info.suite_name,
@@ -38,7 +43,7 @@ def run_row(
         "cpu": machine.get("cpu"),
         "cpu_cores": machine.get("cpu_cores"),
         "memory_bytes": machine.get("memory_bytes"),
-        "gpus": len(gpus),
+        "gpus": None if gpus is None else len(gpus),
         "gpu": gpus[0] if gpus else None,
         "machine": json.dumps(machine),
         "folder": str(folder),
@@ -49,7 +54,9 @@ def case_rows(info: RunInfo, records: Sequence[Record], damaged: Sequence[Damage
     """Rows of ``cases`` for one run."""
     # samples are not needed here, and loading them is slow
     bare = [dataclasses.replace(record, samples={}, warmup_losses=[]) for record in records]
-    return [_case_row(info.run_id, row) for row in RunAnalysis(info, bare, damaged).cases]
+    rows = [_case_row(info.run_id, row) for row in RunAnalysis(info, bare, damaged).cases]
+    # of a training, traces tell only what identifies the case here
+    return [{key: row[key] for key in _TOLD_BY_TRACES} for row in rows] if info.is_trace else rows
 
 
 def _case_row(run_id: str, row: CaseSummary) -> RecordRow:

@@ -159,6 +159,8 @@ class RunLoader:
         for name, spec in record.described_tables.items():
             if name not in self.documented:
                 self.documented[name] = tables.metric_table(spec)
+            # a described table without rows has its columns
+            self.sources.setdefault(name, _TableSource())
         for name in names:
             source = self.sources.setdefault(name, _TableSource())
             if name in stored.files.tables:

@@ -62,6 +62,8 @@ from distbench.system.machine import machine_facts
 RUN_FILE = "run.json"
 SCRIPT_KEY = "script"
 """Key of ``suite`` in ``run.json`` of a measured script, which is in no suite."""
+TRACE_KEY = "trace"
+"""Key of ``suite`` in ``run.json`` of traces that were read, which are of no suite."""
 SUBMISSION_FOLDER = "submitted"
 """Folder of a submission to an engine (``submission``)."""
 # characters of one text of a record
@@ -94,6 +96,11 @@ class RunInfo:
     def is_script(self) -> bool:
         """True if the run measured a script that was not a suite: ``suite`` then has its command."""
         return SCRIPT_KEY in self.suite
+
+    @property
+    def is_trace(self) -> bool:
+        """True if the run keeps traces of a training: ``suite`` then has their files."""
+        return TRACE_KEY in self.suite
 
     @classmethod
     def create(

@@ -24,6 +24,8 @@ def page_title(run: RunAnalysis) -> str:
     cases = [row.case for row in run.cases]
     if not cases:
         return "No cases"
+    if run.info.is_trace:
+        return f"Profiler traces of {_ranks(cases)}"
     labels = list(dict.fromkeys(one_line(case.label) for case in cases))
     compared = labels[0] if len(labels) == 1 else format_count(len(labels), "configuration")
     return f"{compared} on {_ranks(cases)}: {_models(cases)}"
@@ -34,6 +36,8 @@ def header_facts(run: RunAnalysis) -> dict[str, str]:
     cases = [row.case for row in run.cases]
     if not cases:
         return {}
+    if run.info.is_trace:
+        return {"devices": _devices(run, cases)}
     return {
         "model": f"{_models(cases)}, {_parameters(run)}",
         "batch": f"{_range_text(case.batch.global_batch_size for case in cases)} samples"

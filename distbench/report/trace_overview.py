@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator
 
 from distbench.analysis.traces.breakdown import PieceKind
+from distbench.analysis.traces.job_trace import JobTrace
 from distbench.analysis.traces.losses import Loss
-from distbench.analysis.traces.rank_trace import JobTrace
 from distbench.core.text import wrap_text
 from distbench.core.units import format_count, format_duration, format_percent, join_words
 
@@ -26,9 +26,9 @@ def step_sentence(job: JobTrace) -> str:
     """Sentence on the parts of the mean step of all ranks."""
     seconds = dict.fromkeys(_PARTS, 0.0)
     for rank in job.ranks:
-        for pieces in rank.pieces:
-            for piece in pieces:
-                seconds[piece.kind] += piece.seconds / len(rank.steps) / len(job.ranks)
+        for step in rank.steps:
+            for kind in _PARTS:
+                seconds[kind] += step.parts.get(kind, 0.0) / len(rank.steps) / len(job.ranks)
     whole = math.fsum(seconds.values())
     parts = join_words(
         [f"{format_percent(seconds[kind] / whole)} {text}" for kind, text in _PARTS.items() if whole]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from distbench.analysis.step_timeline import COMMUNICATION, COMPUTE, COPY, Activity, RankStep
-from distbench.analysis.traces.breakdown import Piece
+from distbench.analysis.traces.job_trace import JobTrace
 from distbench.analysis.traces.losses import Loss
-from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
+from distbench.analysis.traces.timeline import with_collectives
 from distbench.core.units import format_duration, format_percent
 from distbench.report import html
 from distbench.report.html import Chapter
@@ -18,7 +15,6 @@ from distbench.report.trace_fields import largest_rows
 from distbench.report.trace_overview import largest_losses, loss_sentence, step_sentence
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.tables.table import Table
-from distbench.traces.intervals import intersection, length
 from distbench.views.charts.figures import Bar, Chart, make_figure, stacked_bars
 from distbench.views.charts.palette import COMMUNICATION as COMMUNICATION_COLORS
 from distbench.views.charts.palette import COPIES, STEP_PARTS
@@ -26,8 +22,6 @@ from distbench.views.charts.timeline import TimelineCase, timeline_figure, timel
 
 _MOST_STEPS = 60
 _MOST_RANKS = 4
-_RESOLUTION = 2000
-"""Gaps shorter than the step over this number are not shown: a screen is hardly wider."""
 _PARTS = {
     "compute_s": "computation",
     "exposed_comm_s": "exposed communication",
@@ -102,47 +96,18 @@ def _steps_chart(table: Table) -> Chart:
 
 def _timeline_chart(job: JobTrace) -> Chart:
     ranks = job.ranks[:_MOST_RANKS]
-    steps = [_rank_step(rank) for rank in ranks]
-    case = TimelineCase("", "step of median length of each rank", steps)
+    steps = [with_collectives(rank.middle_step, rank.collectives) for rank in ranks]
+    case = TimelineCase("", "step in the middle of the trace of each rank", steps)
     left_out = (
         f"The first {_MOST_RANKS} of {len(job.ranks)} ranks are shown." if len(job.ranks) > len(ranks) else ""
     )
     return Chart(
         "trace-timeline-lanes",
         "Timeline",
-        "What each rank did in its step of median length: computation, communication by collective, copies; "
-        "a lane is blank if nothing ran. Each rank begins at 0, whenever it began. Drag to zoom, "
-        "double-click to return.",
+        "What each rank did in the step in the middle of its trace: computation, communication by "
+        "collective, copies; a lane is blank if nothing ran. Each rank begins at 0, whenever it began. "
+        "Drag to zoom, double-click to return.",
         timeline_figure([case], [0]),
         height=timeline_height([case]),
         left_out=left_out,
     )
-
-
-def _rank_step(rank: RankTrace) -> RankStep:
-    """The step of median length of *rank*, from 0 on."""
-    lengths = [step.seconds for step in rank.steps]
-    number = lengths.index(statistics.median_high(lengths))
-    begin, end = rank.steps[number].interval
-    pieces = rank.pieces[number]
-    busy = math.fsum(piece.seconds for piece in pieces if piece.idle is None)
-    activities = sorted(_activities(rank, begin, end, pieces), key=lambda activity: activity.begin)
-    step = RankStep(rank.rank, 0.0, end - begin, busy, (end - begin) / _RESOLUTION, "", tuple(activities))
-    return step.merged_to(len(activities) // 2)
-
-
-def _activities(rank: RankTrace, begin: float, end: float, pieces: Sequence[Piece]) -> Iterator[Activity]:
-    for piece in pieces:
-        if piece.kind == "compute" and piece.work is not None:
-            name = "recomputation" if piece.work.is_recomputed else "computation"
-            yield Activity(COMPUTE, name, "", piece.begin - begin, piece.end - begin, piece.seconds)
-    exposed = [(piece.begin, piece.end) for piece in pieces if piece.kind == "communication"]
-    for call in rank.collectives:
-        for part in intersection(call.intervals, [(begin, end)]):
-            shown = length(intersection([part], exposed))
-            waited = min(call.wait_s or 0.0, part[1] - part[0])
-            at = part[0] - begin, part[1] - begin
-            yield Activity(COMMUNICATION, call.op, call.group or "", *at, part[1] - part[0], shown, waited)
-    for copy in rank.trace.copies:
-        for part in intersection([copy.interval], [(begin, end)]):
-            yield Activity(COPY, copy.name, "", part[0] - begin, part[1] - begin, part[1] - part[0])

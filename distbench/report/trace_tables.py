@@ -6,11 +6,13 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from distbench.analysis.traces.breakdown import Piece, PieceKind, seconds_where
+from distbench.analysis.traces.breakdown import RECOMPUTED, idle_key
 from distbench.analysis.traces.collectives import TraceCollective
 from distbench.analysis.traces.differences import CauseChange, cause_changes
-from distbench.analysis.traces.idle_causes import IDLE_CAUSE_DOCS, IdleCause
-from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
+from distbench.analysis.traces.idle_causes import IDLE_CAUSE_DOCS
+from distbench.analysis.traces.job_trace import JobTrace
+from distbench.analysis.traces.launches import LaunchTimes
+from distbench.analysis.traces.rank_trace import RankTrace
 from distbench.core.grouping import group_by
 from distbench.core.units import format_gb_per_s, format_number, format_percent
 from distbench.metrics.communication.traffic import bus_factor
@@ -30,61 +32,76 @@ _NO_BANDWIDTH = (
 )
 
 
+_PARTS: tuple[tuple[str, str, str, str], ...] = (
+    ("compute_s", "compute", "compute", "Computation: union of the kernels."),
+    ("exposed_comm_s", "communication", "exposed comm", "Communication that no computation hides."),
+    ("exposed_copy_s", "copy", "exposed copies", "Copies that neither of these hides."),
+    ("idle_s", "idle", "idle", "Nothing runs."),
+    *(
+        (f"idle_{cause}_s", idle_key(cause), "", f"Part of idle_s. {doc}")
+        for cause, doc in IDLE_CAUSE_DOCS.items()
+    ),
+    (
+        "recomputed_s",
+        RECOMPUTED,
+        "recomputed",
+        "Part of compute_s that activation checkpointing computes again.",
+    ),
+)
+"""Column, part as ``part_seconds`` names it, heading and meaning."""
+_LAUNCH_FIELDS = (
+    seconds_field("launch_calls_s", "", "Time of the host in calls that launch work."),
+    seconds_field("launch_delay_s", "launch ms", "Median time from the launch of a kernel to its begin."),
+    Field(
+        "queue_depth",
+        "queue",
+        "Median number of kernels and copies that wait on the device when the host launches another.",
+        format=format_number,
+    ),
+)
+_NO_LAUNCHES = "the trace has no launch"
+_QUEUE_CAPTION = "queue: work in store on the device at a launch; near 0 the device waits for the host."
+
+
 def steps_table(job: JobTrace) -> Table:
-    """Parts of each step of each rank."""
-    parts: tuple[tuple[str, str, str, Callable[[Piece], bool]], ...] = (
-        ("compute_s", "compute", "Computation: union of the kernels.", _is("compute")),
-        (
-            "exposed_comm_s",
-            "exposed comm",
-            "Communication that no computation hides.",
-            _is("communication"),
-        ),
-        ("exposed_copy_s", "exposed copies", "Copies that neither of these hides.", _is("copy")),
-        ("idle_s", "idle", "Nothing runs.", _is("idle")),
-        *(
-            (f"idle_{cause}_s", "", f"Part of idle_s. {doc}", _is_idle(cause))
-            for cause, doc in IDLE_CAUSE_DOCS.items()
-        ),
-        (
-            "recomputed_s",
-            "recomputed",
-            "Part of compute_s that activation checkpointing computes again.",
-            lambda piece: piece.work is not None and piece.kind == "compute" and piece.work.is_recomputed,
-        ),
-    )
+    """Parts of each step of each rank, and its launches."""
     rows = [
         TableRow(
             {
                 "rank": rank.rank,
                 "step": step.name,
                 "seconds": step.seconds,
-                **{name: seconds_where(pieces, condition) for name, _, _, condition in parts},
+                **{name: step.parts.get(part, 0.0) for name, part, _, _ in _PARTS},
+                **_launch_cells(step.launches),
             }
         )
         for rank in job.ranks
-        for step, pieces in zip(rank.steps, rank.pieces, strict=True)
+        for step in rank.steps
     ]
     fields = (
         RANK,
         Field("step", "step", "Name of the step in the trace.", type="varchar"),
         seconds_field("seconds", "ms", "Length of the step on the device."),
-        *(seconds_field(name, heading and f"{heading} ms", doc) for name, heading, doc, _ in parts),
+        *(seconds_field(name, heading and f"{heading} ms", doc) for name, _, heading, doc in _PARTS),
+        *_LAUNCH_FIELDS,
     )
     marks = sorted({rank.step_marks for rank in job.ranks})
     caption = (
         f"Steps by {' and by '.join(marks)}. Compute, exposed communication, exposed copies and idle add up "
-        "to the step."
+        f"to the step. {_QUEUE_CAPTION}"
     )
     return Table("Steps", caption, fields, tuple(rows))
 
 
-def _is(kind: PieceKind) -> Callable[[Piece], bool]:
-    return lambda piece: piece.kind == kind
-
-
-def _is_idle(cause: IdleCause) -> Callable[[Piece], bool]:
-    return lambda piece: piece.idle is not None and piece.idle.cause == cause
+def _launch_cells(launches: LaunchTimes) -> dict[str, TableCell]:
+    return {
+        name: _or_reason(value, _NO_LAUNCHES)
+        for name, value in (
+            ("launch_calls_s", launches.call_s),
+            ("launch_delay_s", launches.delay_s),
+            ("queue_depth", launches.queue_depth),
+        )
+    }
 
 
 def losses_table(job: JobTrace) -> Table:
@@ -191,13 +208,7 @@ def ranks_table(job: JobTrace) -> Table:
             better="higher",
             format=format_percent,
         ),
-        seconds_field("launch_delay_s", "launch ms", "Median time from the launch of a kernel to its begin."),
-        Field(
-            "queue_depth",
-            "queue",
-            "Median number of kernels and copies that wait on the device when the host launches another.",
-            format=format_number,
-        ),
+        *_LAUNCH_FIELDS,
     )
     rows = [
         TableRow(
@@ -208,25 +219,54 @@ def ranks_table(job: JobTrace) -> Table:
                 "steps": len(rank.steps),
                 "step_s": rank.step_s,
                 "overlap": _overlap(rank),
-                "launch_delay_s": rank.launch_delay_s,
-                "queue_depth": rank.queue_depth,
+                **_launch_cells(rank.launches),
             }
         )
         for rank in job.ranks
     ]
-    caption = "queue: work in store on the device at a launch; near 0 the device waits for the host."
-    return Table("Ranks", caption, fields, tuple(rows))
+    return Table("Ranks", _QUEUE_CAPTION, fields, tuple(rows))
+
+
+def memory_table(job: JobTrace) -> Table:
+    """Memory of each step of each rank, if the profiler recorded it."""
+    fields = (
+        RANK,
+        Field("step", "step", "Name of the step in the trace.", type="varchar"),
+        Field("device", "device", "Number of the device; absent: the host.", type="bigint", format=str),
+        Field("peak", "peak", "Largest number of bytes of tensors while the host was in the step.", "B"),
+        Field("reserved", "reserved", "Largest number of bytes that the allocator held.", "B"),
+        Field("growth", "growth", "Bytes of tensors at its end less those at its begin.", "B"),
+    )
+    rows = [
+        TableRow(
+            {
+                "rank": rank.rank,
+                "step": each.step,
+                "device": _or_reason(each.device, "it is memory of the host"),
+                "peak": each.peak,
+                "reserved": _or_reason(each.reserved, "the host's allocator holds nothing beyond tensors"),
+                "growth": each.growth,
+            }
+        )
+        for rank in job.ranks
+        for each in rank.memory
+    ]
+    caption = (
+        "Bytes as the allocator counts them. That of the host counts what was allocated under the profiler, "
+        "that of a device everything."
+    )
+    return Table("Memory", caption, fields, tuple(rows))
 
 
 def _overlap(rank: RankTrace) -> float | None:
-    whole = rank.comm_s
-    exposed = seconds_where((piece for pieces in rank.pieces for piece in pieces), _is("communication"))
+    whole = math.fsum(step.comm_s for step in rank.steps)
+    exposed = math.fsum(step.parts.get("communication", 0.0) for step in rank.steps)
     return 1 - exposed / whole if whole else None
 
 
 def changes_table(before: JobTrace, after: JobTrace) -> Table:
     """Causes of the difference between two traces."""
-    changes = cause_changes(before.pieces, after.pieces)
+    changes = cause_changes([rank.causes for rank in before.ranks], [rank.causes for rank in after.ranks])
     fields = (
         Field("kind", "part", "Part of the step.", type="varchar"),
         name_field("name", "cause", "Operator, collective, copy or cause of idle time."),
@@ -259,5 +299,6 @@ TABLES: dict[str, Callable[[JobTrace], Table]] = {
     "modules": modules_table,
     "kernels": kernels_table,
     "matmuls": matmuls_table,
+    "memory": memory_table,
 }
 """Name -> table, in the order in which people see them."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-from distbench.analysis.traces.matmuls import matmul_times
-from distbench.analysis.traces.rank_trace import JobTrace, RankTrace
-from distbench.analysis.traces.work import Work
-from distbench.core.grouping import group_by
+from distbench.analysis.traces.job_trace import JobTrace
+from distbench.analysis.traces.rank_trace import RankTrace
+from distbench.analysis.traces.work_times import WorkTime
 from distbench.core.units import format_number, format_percent
 from distbench.metrics.utilisation.peaks import published_peak
 from distbench.report.trace_fields import RANK, name_field, seconds_field
@@ -20,26 +18,25 @@ _TERA = 1e12
 
 def operators_table(job: JobTrace) -> Table:
     """Operators by their time on the device."""
-    return _work_table(
-        job, "Operators", "operator", "Operation of the host that launched the kernels.", lambda w: w.operator
-    )
+    doc = "Operation of the host that launched the kernels."
+    return _work_table(job, "Operators", "operator", doc, lambda rank: rank.operators)
 
 
 def kernels_table(job: JobTrace) -> Table:
     """Kernels by their time; none of ranks without a device."""
-    job = replace(job, ranks=[rank for rank in job.ranks if rank.trace.is_on_device])
-    return _work_table(job, "Kernels", "kernel", "Name of the kernel.", lambda work: work.event.name)
+    return _work_table(job, "Kernels", "kernel", "Name of the kernel.", lambda rank: rank.kernels)
 
 
 def modules_table(job: JobTrace) -> Table:
     """Modules by the time of what they launch."""
-    return _work_table(
-        job, "Modules", "module", "Module whose forward or backward pass launched it.", lambda w: w.module
-    )
+    doc = "Module whose forward or backward pass launched it."
+    return _work_table(job, "Modules", "module", doc, lambda rank: rank.modules)
 
 
-def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Callable[[Work], str]) -> Table:
-    """Table of all computation by a name that *name_of* gives; an empty name is left out."""
+def _work_table(
+    job: JobTrace, title: str, column: str, doc: str, times_of: Callable[[RankTrace], list[WorkTime]]
+) -> Table:
+    """Table of the times that *times_of* gives of each rank."""
     fields = (
         name_field(column, column, doc),
         RANK,
@@ -48,27 +45,24 @@ def _work_table(job: JobTrace, title: str, column: str, doc: str, name_of: Calla
         seconds_field("mean_s", "", "Time of one, mean."),
         Field("share", "share", "Part of the time of all, from 0 to 1.", format=format_percent),
     )
-    rows = [TableRow(cells) for rank in job.ranks for cells in _work_cells(rank, column, name_of)]
+    rows = [TableRow(cells) for rank in job.ranks for cells in _work_cells(rank, column, times_of(rank))]
     rows.sort(key=lambda row: -float(row.value("seconds") or 0))
     caption = "ms: time in a step, where each counts in full even if several run at once."
     return Table(title, caption, fields, tuple(rows))
 
 
 def _work_cells(
-    rank: RankTrace, column: str, name_of: Callable[[Work], str]
+    rank: RankTrace, column: str, times: list[WorkTime]
 ) -> Iterator[dict[str, str | float | None]]:
-    begin, end = rank.steps[0].interval[0], rank.steps[-1].interval[1]
-    inside = [w for w in rank.work if w.kind == "compute" and begin <= w.event.begin < end and name_of(w)]
-    whole = math.fsum(work.event.end - work.event.begin for work in inside)
-    for name, found in group_by(inside, name_of).items():
-        total = math.fsum(work.event.end - work.event.begin for work in found)
+    whole = math.fsum(each.seconds for each in times)
+    for each in times:
         yield {
-            column: name,
+            column: each.name,
             "rank": rank.rank,
-            "calls": len(found),
-            "seconds": total / len(rank.steps),
-            "mean_s": total / len(found),
-            "share": total / whole if whole else None,
+            "calls": each.calls,
+            "seconds": each.seconds / len(rank.steps),
+            "mean_s": each.seconds / each.calls,
+            "share": each.seconds / whole if whole else None,
         }
 
 
@@ -97,7 +91,7 @@ def _tera(number: float) -> str:
 
 def _matmul_cells(rank: RankTrace) -> Iterator[dict[str, TableCell | str | float | None]]:
     peak = published_peak(rank.device)
-    for times in matmul_times(rank.trace, rank.work):
+    for times in rank.matmuls:
         shape = times.shape
         batch = f"{shape.batch} x " if shape.batch > 1 else ""
         share: TableCell | float = TableCell(

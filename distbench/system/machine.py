@@ -116,6 +116,16 @@ def available_memory() -> int:
     return _total_memory() if limit is None else min(limit, _total_memory())
 
 
+def free_memory() -> int:
+    """Bytes of host memory that are free for processes: on the machine, and below the limit of the cgroup."""
+    # the import takes milliseconds, which a process that only imports this module need not spend
+    import psutil
+
+    own = cgroup_memory.read_cgroup_memory()
+    free = int(psutil.virtual_memory().available)
+    return free if own is None or own.free_bytes is None else min(own.free_bytes, free)
+
+
 def visible_gpu_count() -> int:
     """Number of CUDA devices that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver."""
     return _visible_gpus().count

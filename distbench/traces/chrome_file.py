@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,8 @@ _OLD_KINDS = {
 """Categories before torch 1.12 -> those of today."""
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _READ_KINDS = {*DEVICE_KINDS, *_LAUNCHES, "cpu_op", "user_annotation", "python_function"}
+_MEMORY = "[memory]"
+"""Name of the instant at which an allocator made or freed a tensor (``profile_memory=True``)."""
 _DETAILED = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm)$|record_param_comms$|nccl:|gloo:")
 """Host events whose arguments are needed: matrix products and collectives."""
 
@@ -71,9 +73,20 @@ class _Numbers(msgspec.Struct, gc=False):
     sequence: Any = msgspec.field(default=None, name="Sequence number")
 
 
+class _MemoryNumbers(msgspec.Struct, gc=False):
+    """Arguments of an instant of an allocator."""
+
+    device: Any = msgspec.field(default=None, name="Device Id")
+    kind: Any = msgspec.field(default=None, name="Device Type")
+    change: Any = msgspec.field(default=None, name="Bytes")
+    allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    reserved: Any = msgspec.field(default=None, name="Total Reserved")
+
+
 _FILE = msgspec.json.Decoder(_File, strict=False)
 _LIST = msgspec.json.Decoder(list[_Event], strict=False)
 _NUMBERS = msgspec.json.Decoder(_Numbers)
+_MEMORY_NUMBERS = msgspec.json.Decoder(_MemoryNumbers)
 _DETAILS = msgspec.json.Decoder(dict[str, Any])
 _WHOLE_NUMBERS = (
     "correlation",
@@ -85,6 +98,21 @@ _WHOLE_NUMBERS = (
     "Seq",
 )
 _TEXTS = ("Collective name", "dtype", "Process Group Ranks", "Process Group Name")
+
+
+class MemoryCount(NamedTuple):
+    """Bytes of one device after its allocator made or freed a tensor."""
+
+    moment: float
+    """On the clock of the host."""
+    device: int | None
+    """Number of the device; None: the host."""
+    change: int
+    """Bytes that were made, negative if freed."""
+    allocated: int
+    """Bytes of all tensors."""
+    reserved: int
+    """Bytes that the allocator holds; 0 on the host."""
 
 
 @dataclass
@@ -100,6 +128,8 @@ class TraceFile:
     world_size: int | None = None
     device: str = ""
     """Name of the device; empty: not in the file."""
+    memory: list[MemoryCount] = field(default_factory=list)
+    """Counts of the allocators, if memory was recorded."""
     notes: list[str] = field(default_factory=list)
     """Sentences on damage that was repaired."""
 
@@ -121,7 +151,9 @@ def read_file(path: Path) -> TraceFile:
     about = decoded.distributed if isinstance(decoded.distributed, Mapping) else {}
     origin_ns = (_whole(decoded.base_ns) or 0) + round(start_us * 1e3)
     rank, world_size = _whole(about.get("rank")), _whole(about.get("world_size"))
-    return TraceFile(path, events, origin_ns, rank, world_size, _device(decoded.devices, events), notes)
+    memory = [*_memory_counts(found, start_us)]
+    device = _device(decoded.devices, events)
+    return TraceFile(path, events, origin_ns, rank, world_size, device, memory, notes)
 
 
 def _whole(value: Any) -> int | None:
@@ -238,6 +270,23 @@ def _converted(events: list[_Event], start_us: float) -> Iterator[ProfilerEvent]
             numbers = _numbers(event.args)
             correlation, sequence = _whole(numbers.correlation), _whole(numbers.sequence)
             yield ProfilerEvent(*common, sequence=sequence, kind=kind, correlation=correlation)
+
+
+def _memory_counts(events: list[_Event], start_us: float) -> Iterator[MemoryCount]:
+    for event in events:
+        if event.ph != "i" or event.name != _MEMORY or not _is_timed(event):
+            continue
+        try:
+            about = _MEMORY_NUMBERS.decode(event.args)
+        except msgspec.DecodeError:
+            continue
+        allocated, kind, device = _whole(about.allocated), _whole(about.kind), _whole(about.device)
+        # the number of the host is -1
+        if allocated is None or kind is None or (kind and device is None):
+            continue
+        change = about.change if isinstance(about.change, int) else 0
+        moment = ((event.ts or 0.0) - start_us) * _MICRO
+        yield MemoryCount(moment, device if kind else None, change, allocated, _whole(about.reserved) or 0)
 
 
 def _numbers(arguments: msgspec.Raw) -> _Numbers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -236,6 +236,12 @@ def _nccl_operation(kernel: str) -> str:
         "SendRecv": "send_recv",
     }
     return next((name for part, name in names.items() if part in kernel), kernel)
+
+
+def named_like(pattern: re.Pattern[str], events: Sequence[ProfilerEvent]) -> list[ProfilerEvent]:
+    """Those of *events* in whose names *pattern* is: a trace has millions of events of a few names."""
+    names = {name for name in {event.name for event in events} if pattern.search(name)}
+    return [event for event in events if event.name in names]
 
 
 def starting_in(events: Iterable[ProfilerEvent], step: TimeInterval) -> list[ProfilerEvent]:

@@ -46,14 +46,14 @@ class TimelineView(View):
     order = 25
     collapsed = True
     caption = (
-        "Milliseconds of one profiled step of the first trial that counts: the step of median length, "
-        "of up to four ranks (the first, the last, those with the most and the least work). forw., "
-        "backw., optim., data, other: computation (on a GPU that of its kernels, by where they were "
-        "launched; data: making the batch). comm: communication; expos.: the part that no computation "
-        "hides; wait: the part that waits for the slowest rank of the group. idle: none of these ran, "
-        "as when Python runs between operations. Computation and communication overlap, so that a row "
-        "does not add up to its step. The profiler slows the step: compare parts, not steps. Lower is "
-        "better."
+        "Milliseconds of one profiled step of the first trial that counts: the step of median length "
+        "(of distbench trace, that in the middle), of up to four ranks (the first, the last, those with "
+        "the most and the least work). forw., backw., optim., data, other: computation (on a GPU that of "
+        "its kernels, by where they were launched; data: making the batch). comm: communication; expos.: "
+        "the part that no computation hides; wait: the part that waits for the slowest rank of the "
+        "group. idle: none of these ran, as when Python runs between operations. Computation and "
+        "communication overlap, so that a row does not add up to its step. The profiler slows the step: "
+        "compare parts, not steps. Lower is better."
     )
     fields = (
         *(replace(field, heading="") for field in CASE_FIELDS),
@@ -147,14 +147,16 @@ def _shown(run: RunAnalysis) -> list[ShownCase]:
 
 def _row(row: CaseSummary, name: str, step: RankStep) -> TableRow:
     parts = {f"{part}_s": _busy(step, COMPUTE, part) for part in ("data", "forward", "backward", "optimizer")}
+    computed = _busy(step, COMPUTE)
+    unmarked = TableCell(None, reason="the trace does not mark the parts of its steps")
     moved = step.activities_of(COMMUNICATION)
     gaps = step.idle_gaps()
     cells: dict[str, TableCell | CellValue] = {
         **case_cells(row.case),
         "rank": step.rank,
         "step_s": step.seconds,
-        **parts,
-        "other_s": max(0.0, _busy(step, COMPUTE) - math.fsum(parts.values())),
+        **(parts if any(parts.values()) or not computed else dict.fromkeys(parts, unmarked)),
+        "other_s": max(0.0, computed - math.fsum(parts.values())),
         "communication_s": _measured(row, step, "comm_s", [piece.busy for piece in moved]),
         "exposed_s": _exposed(row, step),
         "wait_s": math.fsum(piece.wait for piece in moved),

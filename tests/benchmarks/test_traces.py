@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from distbench.analysis.traces.rank_trace import read_job
+from distbench.analysis.traces.job_trace import read_job
 from support.chrome_traces import ChromeTrace
 
 MOST = 4.0

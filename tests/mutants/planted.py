@@ -584,8 +584,8 @@ MUTANTS = (
     ),
     Mutant(
         "causes of a change are summed over steps",
-        "(_cause(piece), piece.seconds / len(steps))",
-        "(_cause(piece), piece.seconds)",
+        "math.fsum(parts) / len(of_steps) for cause, parts in found.items()",
+        "math.fsum(parts) for cause, parts in found.items()",
         _in("unit/analysis/traces/test_job_trace"),
     ),
     # runs in Python

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from distbench.analysis.traces.breakdown import Piece, break_down
-from distbench.analysis.traces.matmuls import matmul_times
-from distbench.analysis.traces.rank_trace import RankTrace, read_job
+from distbench.analysis.traces.breakdown import break_down, part_seconds
+from distbench.analysis.traces.rank_trace import RankTrace, read_rank
 from distbench.analysis.traces.steps import whole_trace
+from distbench.analysis.traces.work import find_work
+from distbench.traces.chrome_file import read_file
+from distbench.traces.trace import read_trace
 
 # TraceLens counts no communication in it, as its reference says
 WRONG_ELSEWHERE = {"v100_2ranks/rank1"}
@@ -39,15 +41,16 @@ class Compared:
     rank: RankTrace
     reference: dict[str, Any]
 
-    def pieces(self) -> list[list[Piece]]:
-        """Pieces in the window that TraceLens used: the steps, or all of the trace."""
+    def parts(self) -> list[dict[str, float]]:
+        """Parts in the window that TraceLens used: the steps, or all of the trace."""
         told = self.reference["tracelens_timeline_ms"]["total_time"] / 1e3
         steps = math.fsum(step.seconds for step in self.rank.steps)
         if math.isclose(steps, told, rel_tol=1e-3):
-            return self.rank.pieces
-        whole = whole_trace(self.rank.trace)
+            return [step.parts for step in self.rank.steps]
+        trace = read_trace(read_file(self.rank.path).events)
+        whole = whole_trace(trace)
         assert math.isclose(whole.seconds, told, rel_tol=1e-3), "another window than TraceLens"
-        return break_down(self.rank.trace, self.rank.work, [whole])
+        return [part_seconds(pieces) for pieces in break_down(trace, find_work(trace), [whole])]
 
 
 def folder() -> Path:
@@ -60,21 +63,21 @@ def folder() -> Path:
 def compared() -> list[Compared]:
     references = YAML(typ="safe").load((folder() / "reference.yaml").read_text())
     found = [
-        Compared(name, read_job([folder() / f"{name}.json.gz"]).ranks[0], reference)
+        Compared(name, read_rank(folder() / f"{name}.json.gz", 0), reference)
         for name, reference in references.items()
     ]
     assert len(found) >= 10
     return found
 
 
-def shares(pieces: list[list[Piece]]) -> dict[str, float]:
+KINDS = ("compute", "communication", "copy", "idle")
+
+
+def shares(parts: list[dict[str, float]]) -> dict[str, float]:
     """Percentages of computation, exposed communication, exposed copies and idle time."""
-    every = [piece for step in pieces for piece in step]
-    whole = math.fsum(piece.seconds for piece in every)
-    return {
-        kind: 100 * math.fsum(piece.seconds for piece in every if piece.kind == kind) / whole
-        for kind in ("compute", "communication", "copy", "idle")
-    }
+    seconds = {kind: math.fsum(step.get(kind, 0.0) for step in parts) for kind in KINDS}
+    whole = math.fsum(seconds.values())
+    return {kind: 100 * found / whole for kind, found in seconds.items()}
 
 
 def of_tracelens(reference: dict[str, Any]) -> dict[str, float]:
@@ -90,9 +93,9 @@ def of_tracelens(reference: dict[str, Any]) -> dict[str, float]:
 
 def test_every_file_is_read_and_its_parts_add_up(compared):
     for each in compared:
-        assert each.rank.steps and each.rank.work, each.name
-        for step, pieces in zip(each.rank.steps, each.rank.pieces, strict=True):
-            whole = math.fsum(piece.seconds for piece in pieces)
+        assert each.rank.steps and each.rank.operators, each.name
+        for step in each.rank.steps:
+            whole = math.fsum(step.parts.get(kind, 0.0) for kind in KINDS)
             assert whole == pytest.approx(step.seconds, rel=1e-6), each.name
 
 
@@ -100,10 +103,10 @@ def test_shares_are_those_of_tracelens(compared, capsys):
     lines = []
     for each in compared:
         if not each.reference["tracelens_timeline_ms"] or each.name in WRONG_ELSEWHERE:
-            own = shares(each.rank.pieces)
+            own = shares([step.parts for step in each.rank.steps])
             lines.append(f"| {each.name} | {texts(own)} | – |")
             continue
-        own, other = shares(each.pieces()), of_tracelens(each.reference)
+        own, other = shares(each.parts()), of_tracelens(each.reference)
         most = FILLS_LEFT_OUT.get(each.name, MOST_POINTS)
         lines.append(f"| {each.name} | {texts(own)} | {texts(other)} |")
         assert all(abs(own[kind] - other[kind]) <= most for kind in own), (each.name, own, other)
@@ -119,9 +122,12 @@ def texts(of_kinds: dict[str, float]) -> str:
 def products(compared: list[Compared]) -> Iterator[tuple[str, dict[str, Any], list[float]]]:
     """Yield the name of a trace, a product of TraceLens, and the seconds of the same calls here."""
     for each in compared:
-        own = matmul_times(each.rank.trace, each.rank.work)
         for told in each.reference.get("tracelens_matmuls") or []:
-            found = [x for x in own if (x.shape.m, x.shape.n, x.shape.k) == (told["m"], told["n"], told["k"])]
+            found = [
+                x
+                for x in each.rank.matmuls
+                if (x.shape.m, x.shape.n, x.shape.k) == (told["m"], told["n"], told["k"])
+            ]
             # TraceLens tells products with and without a bias apart
             yield each.name, told, [seconds for times in found for seconds in times.call_seconds]
 

@@ -78,6 +78,30 @@ class ChromeTrace:
         }
         return self.kernel("ncclDevKernel_Generic(...)", launched, begin, end, stream=20, **about | args)
 
+    def memory(
+        self, moment: float, change: int, allocated: int, device: int | None = 0, reserved: int = 0
+    ) -> ChromeTrace:
+        """An instant at which the allocator of a device, or of the host, made or freed a tensor."""
+        self.events.append(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 4711,
+                "tid": HOST_THREAD,
+                "ts": 1_000_000.0 + moment * 1e3,
+                "args": {
+                    "Total Reserved": reserved,
+                    "Total Allocated": allocated,
+                    "Bytes": change,
+                    "Device Id": -1 if device is None else device,
+                    "Device Type": 0 if device is None else 1,
+                },
+            }
+        )
+        return self
+
     def as_json(self) -> dict[str, Any]:
         told = {} if self.rank is None else {"rank": self.rank, "world_size": self.world_size}
         return {

@@ -7,11 +7,12 @@ began first. The rest is idle, with its cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from distbench.analysis.traces.idle_causes import IdleTime, find_idle_times
+from distbench.analysis.traces.idle_causes import IdleCause, IdleTime, find_idle_times
 from distbench.analysis.traces.steps import TraceStep
 from distbench.analysis.traces.work import Work
 from distbench.traces.intervals import TimeInterval, TimeIntervals, difference, union
@@ -107,6 +108,22 @@ def _cut(pieces: Sequence[Piece], steps: Sequence[TraceStep]) -> Iterator[list[P
         yield inside
 
 
-def seconds_where(pieces: Iterable[Piece], condition: Callable[[Piece], bool]) -> float:
-    """Total length of those of *pieces* that meet *condition*."""
-    return sum(piece.seconds for piece in pieces if condition(piece))
+RECOMPUTED = "recomputed"
+"""Key of ``part_seconds``: computation that activation checkpointing does again, part of ``compute``."""
+
+
+def idle_key(cause: IdleCause) -> str:
+    """Key of ``part_seconds`` of the idle time that has *cause*, part of ``idle``."""
+    return f"idle {cause}"
+
+
+def part_seconds(pieces: Iterable[Piece]) -> dict[str, float]:
+    """Seconds of *pieces* by their kind, by the cause of idle time, and of what is recomputed."""
+    seconds: dict[str, float] = defaultdict(float)
+    for piece in pieces:
+        seconds[piece.kind] += piece.seconds
+        if piece.idle is not None:
+            seconds[idle_key(piece.idle.cause)] += piece.seconds
+        elif piece.kind == "compute" and piece.work is not None and piece.work.is_recomputed:
+            seconds[RECOMPUTED] += piece.seconds
+    return dict(seconds)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distbench.analysis.traces.breakdown import Piece
 from distbench.analysis.traces.call_stacks import call_stacks
 from distbench.analysis.traces.dtypes import dtype_of, item_bytes
 from distbench.analysis.traces.work import Work
-from distbench.core.grouping import group_by
+from distbench.core.grouping import group_by, group_pairs
 from distbench.metrics.communication.traffic import ranks_text
 from distbench.traces.intervals import TimeInterval, length, union
 from distbench.traces.trace import ProfilerEvent, Trace
@@ -47,7 +48,10 @@ class TraceCollective:
     """One collective call of a rank; what the trace does not say is None."""
 
     op: str
-    work: list[Work]
+    intervals: list[TimeInterval]
+    """When any of its kernels ran."""
+    exposed: list[TimeInterval] = field(default_factory=list)
+    """The parts of the steps in which it ran, and no computation."""
     group: str | None = None
     """Global ranks of the group, ``0-7``; its name if they are not in the trace."""
     process_group: str | None = None
@@ -62,16 +66,16 @@ class TraceCollective:
     """Shortest time that any rank spent in it; None: it is known of one rank only."""
     late_rank: int | None = None
     """Rank that spent the shortest time in it, so the one that others waited for."""
-    intervals: list[TimeInterval] = field(init=False)
-    """When it ran."""
 
-    def __post_init__(self) -> None:
-        self.intervals = union(work.event.interval for work in self.work)
+    @property
+    def operator(self) -> str:
+        """Operation and group, for people."""
+        return self.op if self.group is None else f"{self.op} of {self.group}"
 
     @property
     def begin(self) -> float:
         """Begin of its first kernel."""
-        return self.work[0].event.begin
+        return self.intervals[0][0] if self.intervals else 0.0
 
     @property
     def seconds(self) -> float:
@@ -82,6 +86,13 @@ class TraceCollective:
     def wait_s(self) -> float | None:
         """Part of ``seconds`` in which this rank waited for another one."""
         return None if self.transfer_s is None else max(self.seconds - self.transfer_s, 0.0)
+
+    @property
+    def waited(self) -> TimeInterval | None:
+        """Time in which this rank waited, which is before the transfer began; None: not known."""
+        if self.wait_s is None or not self.intervals:
+            return None
+        return self.begin, self.intervals[-1][1] - (self.seconds - self.wait_s)
 
 
 def operation_name(name: str) -> str | None:
@@ -95,9 +106,16 @@ def operation_name(name: str) -> str | None:
 
 
 def find_collectives(
-    trace: Trace, every: Sequence[Work], world_size: int | None = None
+    trace: Trace, every: Sequence[Work], of_steps: Iterable[Sequence[Piece]], world_size: int | None = None
 ) -> list[TraceCollective]:
-    """Collective calls among *every* work of *trace*, by begin; sets the operator of their work."""
+    """Collective calls among *every* work of *trace*, by begin; sets the operator of their work.
+
+    Args:
+        trace: The trace of the rank.
+        every: All its work by begin.
+        of_steps: Pieces of each of its steps.
+        world_size: Ranks of the job, if known.
+    """
     comm = [work for work in every if work.kind == "communication"]
     records = [op for op in trace.host_operations if op.name == _RECORD]
     notes = [event for event in trace.annotations if event.name.startswith(_ANNOTATION)]
@@ -114,12 +132,23 @@ def find_collectives(
         return id(issues[place][0]) if issues.get(place) else (place,)
 
     calls = group_by(range(len(comm)), call_key)
+    exposed = group_pairs(
+        (id(piece.work), (piece.begin, piece.end))
+        for pieces in of_steps
+        for piece in pieces
+        if piece.kind == "communication"
+    )
     # a group of one rank runs no kernel
     only_group = "0,1" if world_size == 2 else None
-    return [
-        _collective([comm[i] for i in places], issues.get(places[0], ()), only_group)
-        for places in calls.values()
-    ]
+    found = []
+    for places in calls.values():
+        work = [comm[i] for i in places]
+        call = _collective(work, issues.get(places[0], ()), only_group)
+        for each in work:
+            each.operator = call.operator
+        call.exposed = sorted(part for each in work for part in exposed.get(id(each), ()))
+        found.append(call)
+    return found
 
 
 def _collective(work: list[Work], issued: Sequence[ProfilerEvent], only_group: str | None) -> TraceCollective:
@@ -139,19 +168,16 @@ def _collective(work: list[Work], issued: Sequence[ProfilerEvent], only_group: s
     elements = _array_elements(op, about, issued, work, group_size)
     size_bytes = None if dtype is None or elements is None else elements * item_bytes(dtype)
     sequence = about.get("Seq")
-    made = TraceCollective(
+    return TraceCollective(
         op,
-        work,
-        _group(about) or only_group,
-        about.get("Process Group Name"),
-        group_size,
-        dtype,
-        size_bytes,
-        sequence if isinstance(sequence, int) else None,
+        union(each.event.interval for each in work),
+        group=_group(about) or only_group,
+        process_group=about.get("Process Group Name"),
+        group_size=group_size,
+        dtype=dtype,
+        bytes=size_bytes,
+        sequence=sequence if isinstance(sequence, int) else None,
     )
-    for each in work:
-        each.operator = op if made.group is None else f"{op} of {made.group}"
-    return made
 
 
 def _array_elements(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from distbench.analysis.traces.breakdown import Piece
 from distbench.core.grouping import group_pairs
 
+CauseSeconds = dict[tuple[str, str], float]
+"""Kind and name of a cause -> seconds."""
+
 
 @dataclass(frozen=True)
 class CauseChange:
@@ -27,13 +30,11 @@ class CauseChange:
         return self.after - self.before
 
 
-def cause_changes(
-    before: Sequence[Sequence[Sequence[Piece]]], after: Sequence[Sequence[Sequence[Piece]]]
-) -> list[CauseChange]:
+def cause_changes(before: Sequence[CauseSeconds], after: Sequence[CauseSeconds]) -> list[CauseChange]:
     """Changes of all causes, the largest first; they add up to the difference of the mean steps.
 
     Args:
-        before: Pieces by rank and step.
+        before: Seconds of each cause in a mean step, by rank.
         after: Those of the other trace.
     """
     old, new = _mean_seconds(before), _mean_seconds(after)
@@ -41,14 +42,15 @@ def cause_changes(
     return sorted(changes, key=lambda each: (-abs(each.change), each.kind, each.name))
 
 
-def _mean_seconds(of_ranks: Sequence[Sequence[Sequence[Piece]]]) -> dict[tuple[str, str], float]:
-    """Seconds of each cause in a step, mean over steps, and then over ranks."""
-    found = group_pairs(
-        (_cause(piece), piece.seconds / len(steps))
-        for steps in of_ranks
-        for pieces in steps
-        for piece in pieces
-    )
+def cause_seconds(of_steps: Sequence[Sequence[Piece]]) -> CauseSeconds:
+    """Seconds of each cause in a step of a rank, mean over its steps."""
+    found = group_pairs((_cause(piece), piece.seconds) for pieces in of_steps for piece in pieces)
+    return {cause: math.fsum(parts) / len(of_steps) for cause, parts in found.items()}
+
+
+def _mean_seconds(of_ranks: Sequence[CauseSeconds]) -> CauseSeconds:
+    """Mean over the ranks."""
+    found = group_pairs(each for rank in of_ranks for each in rank.items())
     return {cause: math.fsum(parts) / len(of_ranks) for cause, parts in found.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from distbench.analysis.traces.work import Work
 from distbench.traces.intervals import TimeInterval, TimeIntervals
-from distbench.traces.trace import ProfilerEvent, Trace
+from distbench.traces.trace import ProfilerEvent, Trace, named_like
 
 IdleCause = Literal["synchronisation", "host", "launch", "python", "unknown"]
 IDLE_CAUSE_DOCS: dict[IdleCause, str] = {
@@ -57,8 +57,7 @@ def find_idle_times(trace: Trace, every: Sequence[Work], gaps: TimeIntervals) ->
 
 def synchronisations(trace: Trace) -> list[ProfilerEvent]:
     """Calls in which the host waits for the device, by begin."""
-    found = [call for call in trace.runtime_calls if _SYNCHRONISES.search(call.name)]
-    return sorted(found, key=lambda call: call.begin)
+    return sorted(named_like(_SYNCHRONISES, trace.runtime_calls), key=lambda call: call.begin)
 
 
 def _blocking_call(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from distbench.analysis.traces.breakdown import Piece
 from distbench.analysis.traces.collectives import TraceCollective
 from distbench.analysis.traces.idle_causes import IdleCause
-from distbench.analysis.traces.work import Work
 from distbench.core.grouping import group_pairs
-from distbench.traces.intervals import intersection
+from distbench.traces.intervals import intersection, length
 
 LossKind = Literal["exposed communication", "waiting for a rank", "exposed copy", "recomputation", "idle"]
 _IDLE_NAMES: dict[IdleCause, str] = {
@@ -87,69 +86,69 @@ def find_losses(lost: Mapping[int, Sequence[LostTime]], step_s: float) -> list[L
     return sorted(losses, key=lambda loss: (-loss.seconds, loss.kind, loss.name))
 
 
-def lost_times(
-    of_steps: Sequence[Sequence[Piece]],
-    collectives: Sequence[TraceCollective],
-    call_sites: Mapping[int, str],
-) -> list[LostTime]:
-    """Lost time of a rank in a mean step.
+def lost_times(of_steps: Sequence[Sequence[Piece]], call_sites: Mapping[int, str]) -> list[LostTime]:
+    """Lost time of a rank in a mean step, without that of communication, which other ranks decide, too.
 
     Args:
         of_steps: Pieces of each of its steps.
-        collectives: Its collectives, matched with those of other ranks as far as possible.
         call_sites: Identity of a synchronising call -> file and line that made it, as far as known.
     """
-    of_work = {id(work): call for call in collectives for work in call.work}
-    return [
-        replace(lost, seconds=lost.seconds / len(of_steps))
+    seconds = group_pairs(
+        (_LostKey(*lost), piece.seconds)
         for pieces in of_steps
         for piece in pieces
-        for lost in _lost(piece, of_work, call_sites)
-        if lost.seconds > 0
+        if (lost := _lost(piece, call_sites)) and piece.seconds > 0
+    )
+    return [
+        LostTime(key.kind, key.name, key.advice, math.fsum(parts) / len(of_steps), key.following)
+        for key, parts in seconds.items()
     ]
 
 
-def _lost(
-    piece: Piece, of_work: Mapping[int, TraceCollective], call_sites: Mapping[int, str]
-) -> Iterator[LostTime]:
-    """Yield what is lost in *piece*."""
+class _LostKey(NamedTuple):
+    kind: LossKind
+    name: str
+    advice: str
+    following: str
+
+
+def _lost(piece: Piece, call_sites: Mapping[int, str]) -> tuple[LossKind, str, str, str] | None:
+    """Kind, name, advice and following operator of what is lost in *piece*; None: nothing is."""
     if piece.idle is not None:
         cause, following = piece.idle.cause, piece.idle.following
         site = call_sites.get(id(piece.idle.call), "")
         name = _IDLE_NAMES[cause] + (f" at {site}" if site else "")
-        operator = following.operator if following else ""
-        yield LostTime("idle", name, _ADVICE[cause], piece.seconds, operator)
-    elif piece.work is None:
-        return
-    elif piece.kind == "communication":
-        yield from _lost_in_communication(piece, piece.work, of_work.get(id(piece.work)))
-    elif piece.kind == "copy":
+        return "idle", name, _ADVICE[cause], following.operator if following else ""
+    if piece.work is None:
+        return None
+    if piece.kind == "copy":
         name = piece.work.event.name
         is_local = "DtoD" in name or "DeviceToDevice" in name
-        advice = _ADVICE["copy on the device" if is_local else "exposed copy"]
-        yield LostTime("exposed copy", name, advice, piece.seconds)
-    elif piece.work.is_recomputed:
-        yield LostTime("recomputation", "activation checkpointing", _ADVICE["recomputation"], piece.seconds)
+        return "exposed copy", name, _ADVICE["copy on the device" if is_local else "exposed copy"], ""
+    if piece.kind == "compute" and piece.work.is_recomputed:
+        return "recomputation", "activation checkpointing", _ADVICE["recomputation"], ""
+    return None
 
 
-def _lost_in_communication(piece: Piece, work: Work, call: TraceCollective | None) -> Iterator[LostTime]:
-    waiting = 0.0 if call is None else _waiting(piece, call)
-    if call is not None and waiting:
-        name = f"rank {call.late_rank} late in {work.operator}"
-        yield LostTime("waiting for a rank", name, _ADVICE["waiting for a rank"], waiting)
+def lost_in_communication(collectives: Iterable[TraceCollective], steps: int) -> Iterator[LostTime]:
+    """Yield what a rank loses in *collectives*, in a mean step of its *steps*.
+
+    Args:
+        collectives: Matched with those of other ranks as far as possible.
+        steps: Number of its steps.
+    """
     kind: LossKind = "exposed communication"
-    yield LostTime(kind, work.operator, _ADVICE[kind], piece.seconds - waiting)
+    for call in collectives:
+        waiting = length(intersection(call.exposed, [call.waited])) if call.waited else 0.0
+        rest = length(call.exposed) - waiting
+        if waiting > 0:
+            name = f"rank {call.late_rank} late in {call.operator}"
+            yield LostTime("waiting for a rank", name, _ADVICE["waiting for a rank"], waiting / steps)
+        if rest > 0:
+            yield LostTime(kind, call.operator, _ADVICE[kind], rest / steps)
 
 
 def _most_following(parts: Sequence[LostTime]) -> tuple[str, ...]:
     """Operators before which most of the idle time of *parts* lies."""
     seconds = group_pairs((part.following, part.seconds) for part in parts if part.following)
     return tuple(sorted(seconds, key=lambda name: -math.fsum(seconds[name]))[:_MOST_FOLLOWING])
-
-
-def _waiting(piece: Piece, call: TraceCollective) -> float:
-    """Part of an exposed *piece* of *call* in which the rank waited: it waits before the transfer begins."""
-    if call.wait_s is None or not call.intervals:
-        return 0.0
-    waited = call.begin, call.intervals[-1][1] - (call.seconds - call.wait_s)
-    return math.fsum(end - begin for begin, end in intersection([(piece.begin, piece.end)], [waited]))

@@ -1,51 +1,83 @@
-"""Analyse the trace of one rank, and those of several ranks of a job together."""
+"""Analyse the trace of one rank: what tables and pages need of it, without its events."""
 
 from __future__ import annotations
 
 import bisect
-import functools
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from distbench.analysis.traces.breakdown import Piece, break_down
+from distbench.analysis.step_timeline import RankStep
+from distbench.analysis.traces.breakdown import break_down, part_seconds
 from distbench.analysis.traces.call_stacks import call_sites
 from distbench.analysis.traces.collectives import TraceCollective, find_collectives
+from distbench.analysis.traces.differences import CauseSeconds, cause_seconds
 from distbench.analysis.traces.idle_causes import synchronisations
-from distbench.analysis.traces.losses import Loss, find_losses, lost_times
-from distbench.analysis.traces.matched_collectives import match_ranks
-from distbench.analysis.traces.steps import TraceStep, find_steps
+from distbench.analysis.traces.launches import Launches, LaunchTimes
+from distbench.analysis.traces.losses import LostTime, lost_times
+from distbench.analysis.traces.matmuls import MatmulTimes, matmul_times
+from distbench.analysis.traces.step_memory import StepMemory, step_memory
+from distbench.analysis.traces.steps import ALWAYS, TraceStep, find_steps
+from distbench.analysis.traces.timeline import middle_step
 from distbench.analysis.traces.work import Work, find_work
-from distbench.core.errors import UsageError
-from distbench.core.grouping import group_pairs
-from distbench.core.units import format_count, join_words
+from distbench.analysis.traces.work_times import WorkTime, work_times
 from distbench.system.garbage_collection import paused_collection
 from distbench.traces.chrome_file import TraceFile, TraceFileError, read_file
-from distbench.traces.intervals import intersection, length, union
+from distbench.traces.intervals import TimeInterval, TimeIntervals, intersection, length, union
 from distbench.traces.trace import Trace, read_trace
 
-_MOST_FILES = 3
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One step of a rank."""
+
+    name: str
+    interval: TimeInterval
+    parts: dict[str, float]
+    """Seconds of each part, as ``part_seconds`` names them."""
+    comm_s: float
+    """Time in which any collective ran."""
+    launches: LaunchTimes
+    """Launches while the host was in it."""
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.interval[1] - self.interval[0]
 
 
 @dataclass
 class RankTrace:
-    """Trace of one rank, analysed."""
+    """Trace of one rank, analysed; small, whatever the size of the trace."""
 
     rank: int
     path: Path
-    trace: Trace
     device: str
     """Name of the device; empty: not known, or none."""
     world_size: int | None
-    work: list[Work]
-    steps: list[TraceStep]
+    is_on_device: bool
+    """True if a device computed; otherwise the host did."""
+    steps: list[MeasuredStep]
     step_marks: str
     """What marks the steps, for people."""
-    pieces: list[list[Piece]]
-    """Pieces of each step."""
+    causes: CauseSeconds
+    """Seconds of each cause in a mean step."""
+    lost: list[LostTime]
+    """Lost time in a mean step, without that of communication."""
     collectives: list[TraceCollective]
+    operators: list[WorkTime]
+    modules: list[WorkTime]
+    kernels: list[WorkTime]
+    """None of a rank without a device."""
+    matmuls: list[MatmulTimes]
+    launches: LaunchTimes
+    """Launches in the whole trace."""
+    memory: list[StepMemory]
+    """None if the profiler recorded no memory."""
+    middle_step: tuple[TraceStep, RankStep]
+    """Its step in the middle, with computation and copies."""
     notes: list[str]
     """Sentences on choices, damage and missing parts."""
 
@@ -54,123 +86,22 @@ class RankTrace:
         """Length of a step in seconds, mean over the steps."""
         return statistics.fmean(step.seconds for step in self.steps)
 
-    @property
-    def comm_s(self) -> float:
-        """Time in which a collective ran during the steps."""
-        spans = [step.interval for step in self.steps]
-        running = union(event.interval for event in self.trace.backend_events)
-        return length(intersection(running, union(spans)))
 
-    @property
-    def launch_delay_s(self) -> float | None:
-        """Median time from the launch of a kernel to its begin; None: not known."""
-        delays = [end - begin for begin, end in self._launches()]
-        return statistics.median(delays) if delays else None
-
-    @property
-    def queue_depth(self) -> float | None:
-        """Median number of kernels and copies that wait on the device when the host launches another.
-
-        Near 0 the device waits for the host; None: not known.
-        """
-        pairs = self._launches()
-        begun = sorted(end for _, end in pairs)
-        launched = sorted(begin for begin, _ in pairs)
-        depths = [place - bisect.bisect_right(begun, moment) for place, moment in enumerate(launched)]
-        return statistics.median(depths) if depths else None
-
-    def _launches(self) -> list[tuple[float, float]]:
-        """Launch and begin of all work whose launch is in the trace."""
-        return [
-            (event.launched, event.begin)
-            for event in (work.event for work in self.work)
-            if event.launched is not None and event.launch_thread is not None
-        ]
-
-
-@dataclass
-class JobTrace:
-    """Traces of some or all ranks of a job."""
-
-    ranks: list[RankTrace]
-    notes: list[str] = field(default_factory=list)
-    """Sentences on all of them together."""
-
-    @property
-    def pieces(self) -> list[list[list[Piece]]]:
-        """Pieces by rank and step."""
-        return [rank.pieces for rank in self.ranks]
-
-    @property
-    def step_s(self) -> float:
-        """Length of a step in seconds, mean over steps and ranks."""
-        return statistics.fmean(rank.step_s for rank in self.ranks)
-
-    @functools.cached_property
-    def losses(self) -> list[Loss]:
-        """Causes of lost time of all ranks, the largest first."""
-        lost = {}
-        for rank in self.ranks:
-            sites = call_sites(rank.trace.python_calls, synchronisations(rank.trace))
-            lost[rank.rank] = lost_times(rank.pieces, rank.collectives, sites)
-        return find_losses(lost, self.step_s)
-
-
-def trace_files(paths: Iterable[Path]) -> list[Path]:
-    """Files among *paths*, and traces in folders among them, by name.
-
-    Raises:
-        UsageError: a path does not exist, or a folder has no trace.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(
-                file for file in path.rglob("*.json*") if re.search(r"trace\.json(\.gz)?$", file.name)
-            )
-            inside = inside or sorted(
-                file for file in path.iterdir() if re.search(r"\.json(\.gz)?$", file.name)
-            )
-            if not inside:
-                raise UsageError(f"{path}: no *.json or *.json.gz in this folder")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
-            raise UsageError(f"{path}: there is no such file")
-    return found
-
-
-def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
-    """Read and analyse the traces in the files *paths*.
+def read_rank(path: Path, rank: int, *, is_given: bool = False) -> RankTrace:
+    """Read and analyse the trace in the file *path*.
 
     Args:
-        paths: One file of each rank.
-        rank: Rank of the only file; None: as it says.
+        path: The file.
+        rank: Its rank, if neither the file nor its name tells one.
+        is_given: Take that rank in any case.
 
     Raises:
-        TraceFileError: a file is no trace.
-        UsageError: two files are of the same rank.
+        TraceFileError: it is no trace.
     """
-    if rank is not None and rank < 0:
-        raise UsageError(f"--rank = {rank}: ranks count from 0")
-    if rank is not None and len(paths) > 1:
-        raise UsageError(f"--rank = {rank}: it names the rank of one file, and here are {len(paths)}")
-    ranks: dict[int, RankTrace] = {}
-    notes = []
-    for place, path in enumerate(paths):
-        with paused_collection():
-            file = read_file(path)
-            number, said = _rank_of(file, place if rank is None else rank, is_given=rank is not None)
-            if number in ranks:
-                raise UsageError(
-                    f"{ranks[number].path} and {path}: both are of rank {number}; give one file of each rank"
-                )
-            ranks[number] = _analyse(number, file)
-        notes += [said] if said else []
-    job = JobTrace([ranks[number] for number in sorted(ranks)], notes)
-    job.notes += [*_job_notes(job.ranks), *_rank_notes(job.ranks)]
-    return job
+    with paused_collection():
+        file = read_file(path)
+        number, said = _rank_of(file, rank, is_given=is_given)
+        return _analyse(number, file, [said] if said else [])
 
 
 def _rank_of(file: TraceFile, fallback: int, *, is_given: bool) -> tuple[int, str]:
@@ -181,10 +112,10 @@ def _rank_of(file: TraceFile, fallback: int, *, is_given: bool) -> tuple[int, st
         return file.rank, ""
     if named := re.search(r"rank[-_.]?(\d+)", file.path.name, re.IGNORECASE):
         return int(named[1]), ""
-    return fallback, f"{file.path.name}: it does not say its rank, taken as {fallback}; --rank sets it"
+    return fallback, f"it does not say its rank, taken as {fallback}; --rank sets it"
 
 
-def _analyse(rank: int, file: TraceFile) -> RankTrace:
+def _analyse(rank: int, file: TraceFile, notes: Sequence[str]) -> RankTrace:
     """Analyse *file*, whose list of events is emptied: a trace of 1 GB has millions."""
     trace = read_trace(file.events, file.origin_ns)
     file.events.clear()
@@ -194,23 +125,52 @@ def _analyse(rank: int, file: TraceFile) -> RankTrace:
             f"{file.path}: no kernel and no operation is in it, so there is nothing to explain"
         )
     steps, marks = find_steps(trace)
-    notes = [*file.notes, *_missing_parts(trace, work)]
+    pieces = break_down(trace, work, steps)
+    collectives = find_collectives(trace, work, pieces, file.world_size)
+    launches = Launches(work, trace.runtime_calls)
+    comm = union(event.interval for event in trace.backend_events)
+    memory = [*step_memory(file.memory, steps, on_device=trace.is_on_device)]
+    span = steps[0].interval[0], steps[-1].interval[1]
+    computation = [each for each in work if each.kind == "compute" and span[0] <= each.event.begin < span[1]]
     return RankTrace(
         rank,
         file.path,
-        trace,
         file.device,
         file.world_size,
-        work,
-        steps,
+        trace.is_on_device,
+        [
+            MeasuredStep(
+                step.name,
+                step.interval,
+                part_seconds(of_step),
+                length(_inside(comm, step.interval)),
+                launches.within(step.host),
+            )
+            for step, of_step in zip(steps, pieces, strict=True)
+        ],
         marks,
-        break_down(trace, work, steps),
-        find_collectives(trace, work, file.world_size),
-        notes,
+        cause_seconds(pieces),
+        lost_times(pieces, call_sites(trace.python_calls, synchronisations(trace))),
+        collectives,
+        work_times(computation, lambda each: each.operator),
+        work_times(computation, lambda each: each.module),
+        work_times(computation, lambda each: each.event.name) if trace.is_on_device else [],
+        matmul_times(trace, work),
+        launches.within(ALWAYS),
+        memory,
+        middle_step(rank, steps, pieces, trace.copies),
+        [*notes, *file.notes, *_missing_parts(trace, work, has_memory=bool(memory))],
     )
 
 
-def _missing_parts(trace: Trace, work: Sequence[Work]) -> list[str]:
+def _inside(intervals: TimeIntervals, step: TimeInterval) -> TimeIntervals:
+    """Part of *intervals*, sorted and disjoint, that is inside *step*."""
+    first = bisect.bisect_right(intervals, step[0], key=lambda each: each[1])
+    last = bisect.bisect_left(intervals, step[1], key=lambda each: each[0])
+    return intersection(intervals[first:last], [step])
+
+
+def _missing_parts(trace: Trace, work: Iterable[Work], *, has_memory: bool) -> list[str]:
     """Sentences on what a trace lacks, and what can't be said without it."""
     notes = []
     if not trace.is_on_device:
@@ -223,30 +183,9 @@ def _missing_parts(trace: Trace, work: Sequence[Work]) -> list[str]:
     shaped = any("Input Dims" in op.arguments for op in trace.host_operations)
     if trace.host_operations and not shaped:
         notes.append("shapes were not recorded (record_shapes=True), so matrix products have no FLOPs")
+    if not has_memory:
+        notes.append("memory was not recorded (profile_memory=True), so its peak and growth are not known")
     devices = {each.event.arguments.get("device") for each in work if each.event.kind == "kernel"}
     if len(devices) > 1:
         notes.append(f"one process uses {len(devices)} devices, whose kernels are counted together")
     return notes
-
-
-def _job_notes(ranks: Sequence[RankTrace]) -> list[str]:
-    sizes = {rank.world_size for rank in ranks if rank.world_size is not None}
-    if len(sizes) > 1:
-        told = ", ".join(map(str, sorted(sizes)))
-        return [f"the traces are of jobs of different world sizes ({told}), so their ranks are not matched"]
-    notes = []
-    if sizes and len(ranks) < (size := sizes.pop()):
-        notes.append(f"traces of {len(ranks)} of {size} ranks: waiting and late ranks are those among these")
-    if any(rank.collectives for rank in ranks):
-        problem = match_ranks({rank.rank: rank.collectives for rank in ranks})
-        notes += [problem] if problem else []
-    return notes
-
-
-def _rank_notes(ranks: Sequence[RankTrace]) -> list[str]:
-    """Notes of all ranks; one that several have names their files once."""
-    files = group_pairs((note, rank.path.name) for rank in ranks for note in rank.notes)
-    return [
-        f"{join_words(names) if len(names) <= _MOST_FILES else format_count(len(names), 'file')}: {note}"
-        for note, names in files.items()
-    ]

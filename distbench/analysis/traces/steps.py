@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distbench.traces.intervals import TimeInterval
 from distbench.traces.trace import ProfilerEvent, Trace
+
+ALWAYS: TimeInterval = (-math.inf, math.inf)
+"""An interval that every moment is in."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,8 @@ class TraceStep:
 
     name: str
     interval: TimeInterval
+    host: TimeInterval = ALWAYS
+    """When the host worked on it."""
 
     @property
     def seconds(self) -> float:
@@ -47,10 +53,12 @@ def whole_trace(trace: Trace) -> TraceStep:
 
 def _host_steps(trace: Trace) -> list[tuple[list[TraceStep], str]]:
     """Marks of steps on the host, the most certain first."""
-    own = [TraceStep(str(i), interval) for i, interval in enumerate(trace.marks.get("step", []))]
+    own = [TraceStep(str(i), interval, interval) for i, interval in enumerate(trace.marks.get("step", []))]
     # some versions have each twice
     named = {event.name: event for event in sorted(trace.steps, key=lambda event: -event.begin)}
-    torch_steps = [TraceStep(name.partition("#")[2], event.interval) for name, event in named.items()]
+    torch_steps = [
+        TraceStep(name.partition("#")[2], event.interval, event.interval) for name, event in named.items()
+    ]
     torch_steps.sort(key=lambda step: step.interval)
     return [
         (own, "marks of distbench"),
@@ -65,7 +73,7 @@ def _between_updates(annotations: Sequence[ProfilerEvent]) -> list[TraceStep]:
     # of several optimizers the one that steps least often
     names = sorted({event.name for event in updates}, key=lambda name: sum(e.name == name for e in updates))
     ends = sorted(event.end for event in updates if event.name in names[:1])
-    return [TraceStep(str(i), pair) for i, pair in enumerate(itertools.pairwise(ends))]
+    return [TraceStep(str(i), pair, pair) for i, pair in enumerate(itertools.pairwise(ends))]
 
 
 def _on_device(trace: Trace, steps: Sequence[TraceStep]) -> list[TraceStep]:
@@ -77,7 +85,7 @@ def _on_device(trace: Trace, steps: Sequence[TraceStep]) -> list[TraceStep]:
         (event.begin if event.launched is None else event.launched, event.begin, event.end) for event in known
     )
     launched = [launch for launch, _, _ in every]
-    found: list[tuple[str, float, float]] = []
+    found: list[tuple[TraceStep, float, float]] = []
     for step in steps:
         first, last = (bisect.bisect_left(launched, moment) for moment in step.interval)
         if not (inside := every[first:last]):
@@ -86,6 +94,6 @@ def _on_device(trace: Trace, steps: Sequence[TraceStep]) -> list[TraceStep]:
         # if another stream runs ahead of the step before, that has no time of its own
         while found and found[-1][1] >= begin:
             found.pop()
-        found.append((step.name, begin, end))
+        found.append((step, begin, end))
     ends = [begin for _, begin, _ in found[1:]] + [end for *_, end in found[-1:]]
-    return [TraceStep(name, (begin, end)) for (name, begin, _), end in zip(found, ends, strict=True)]
+    return [replace(step, interval=(begin, end)) for (step, begin, _), end in zip(found, ends, strict=True)]

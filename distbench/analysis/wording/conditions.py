@@ -31,6 +31,9 @@ _MAX_GPU_IDLE_SHARE = 0.3
 
 def condition_sentences(run: RunAnalysis) -> list[str]:
     """Sentences on environments, idle GPUs, noise, outliers, power limits, and missing trials."""
+    if run.info.is_trace:
+        # of one trial, and of steps alone
+        return _damaged_trials(run)
     measured = [row for row in run.cases if row.measured]
     notes = [
         *environment_sentences(run.timed_records),

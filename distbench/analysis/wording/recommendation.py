@@ -14,6 +14,7 @@ from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.analysis.wording.script_description import script_training
+from distbench.analysis.wording.trace_description import trace_training
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import (
@@ -44,7 +45,7 @@ class Recommendation:
 
 def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Recommendation:
     """Recommendation for *requirements*, by default without special requirements."""
-    if requirements is None and (trained := script_training(run)):
+    if requirements is None and (trained := script_training(run) or trace_training(run)):
         return Recommendation(*trained)
     choice = select_case(run.candidates, requirements) if requirements else run.selection
     pick = choice.pick

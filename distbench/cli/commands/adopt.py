@@ -63,6 +63,8 @@ def adopt(
     run = RunAnalysis.read(stored)
     if run.info.is_script:
         raise UsageError(f"adopt {name}: it measured a script, whose configuration is its own already")
+    if run.info.is_trace:
+        raise UsageError(f"adopt {name}: it keeps traces, which do not tell a configuration")
     row = _find_case(run.cases, wanted)
     _check_exportable(row, force=force)
     about = [f"{one_line(row.case.name, 100)}: {caveat}" for caveat in export_caveats(row, run)]

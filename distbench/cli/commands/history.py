@@ -49,7 +49,8 @@ def history(
         list[str] | None, argument("[FOLDER|BUCKET]...", "Folders with runs, at any depth; s3://...")
     ] = None,
     metric: Annotated[
-        list[str], option("--metric", "NAME", "Metric, such as efficiency (default: tokens_per_s).")
+        list[str],
+        option("--metric", "NAME", "Metric, such as efficiency (default: tokens_per_s, or step_s)."),
     ] = [],
     case: Annotated[list[str], option("--case", "GLOB", "Only cases whose name or label matches GLOB.")] = [],
     least: Annotated[
@@ -64,6 +65,7 @@ def history(
 ) -> int:
     """Show metrics over runs, and where they changed."""
     from distbench.analysis.case_summary import THROUGHPUT
+    from distbench.analysis.comparison import STEP
     from distbench.analysis.history import MIN_SHIFT, available_metrics
     from distbench.analysis.statistics import change_points
     from distbench.report import history_page
@@ -78,7 +80,9 @@ def history(
     known = available_metrics(points)
     if not known:
         raise UsageError(f"history: no run in {', '.join(places.values())} has a number yet")
-    wanted = list(dict.fromkeys(metric)) or [THROUGHPUT]
+    # traces tell no throughput
+    usual = STEP if STEP in known and THROUGHPUT not in known else THROUGHPUT
+    wanted = list(dict.fromkeys(metric)) or [usual]
     for name in wanted:
         check_choice("--metric", name, known)
     smallest = MIN_SHIFT if smallest is None else smallest

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from distbench.cli.options import (
     CsvOption,
@@ -25,14 +28,16 @@ from distbench.cli.output import (
 from distbench.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from distbench.analysis.traces.rank_trace import JobTrace
+    from distbench.analysis.traces.job_trace import JobTrace
+    from distbench.api.traces import TraceReport
     from distbench.tables.table import Table
 
 
 def trace(
+    context: typer.Context,
     files: Annotated[
         list[Path],
-        argument("FILES...", "Chrome traces of torch.profiler (.json, .json.gz), or their folder."),
+        argument("FILES...", "Chrome traces of torch.profiler (.json, .json.gz), their folder, or a run."),
     ],
     against: Annotated[
         Path | None, option("--against", "FILE", "Explain the difference to this trace, or folder of traces.")
@@ -43,6 +48,9 @@ def trace(
     ] = "",
     html: Annotated[
         Path | None, option("--html", "FILE", "Also write a page that opens without a network.")
+    ] = None,
+    out: Annotated[
+        Path | None, option("--out", "DIR", "Also keep it as a run in DIR: show, query, compare, report.")
     ] = None,
     markdown: MarkdownOption = False,
     csv: CsvOption = False,
@@ -68,6 +76,8 @@ def trace(
         every = tables if not table else {name: make() for name, make in read.makers.items()}
         trace_page.write(read.job, every, read.notes, html)
         print_note(f"page: {html}")
+    if out:
+        _keep(read, out, context.obj)
     if as_json:
         print_json({"notes": read.notes, "tables": {name: each.to_json() for name, each in tables.items()}})
     elif table:
@@ -76,6 +86,16 @@ def trace(
     else:
         _print_overview(read.job, tables, read.notes)
     return 0
+
+
+def _keep(read: TraceReport, out: Path, words: Sequence[str]) -> None:
+    from distbench.analysis.run import RunAnalysis
+    from distbench.api.suite_run import write_report
+    from distbench.api.traces import store
+
+    run = store(read, out, words)
+    print_note(f"run: {run.folder}")
+    print_note(f"report: {write_report(run, RunAnalysis.read(run))}")
 
 
 def _text(table: Table) -> str:

@@ -34,6 +34,9 @@ from distbench.system.processes import exit_text
 MIN_STEPS = 5
 """Fewest timed steps from which a script that ended early still counts as measured."""
 
+NO_THEORY = "distbench did not build the model, so it has no theory for it"
+"""Reason why theory is absent of a training that is not of a suite."""
+
 METRICS: dict[str, Metric] = {
     "steptime": StepTime(),
     "throughput": Throughput(),
@@ -282,9 +285,8 @@ def _join_norms(delivered: list[dict[str, Any]]) -> None:
 
 
 def _explain_absences(delivered: list[dict[str, Any]]) -> None:
-    none = "distbench did not build the model, so it has no theory for it"
     for rank in delivered:
-        rank["absent"] |= dict.fromkeys(("comm_bytes_theory", "memory_states_theory"), none)
+        rank["absent"] |= dict.fromkeys(("comm_bytes_theory", "memory_states_theory"), NO_THEORY)
         rank["absent"]["first_step_s"] = "a script is observed from its first update on"
         rank["samples"].pop("first_step_s", None)
 
@@ -298,10 +300,13 @@ def keep_files(source: Path, target: Path) -> None:
     shutil.rmtree(source, ignore_errors=True)
 
 
-def provisional_case(device: str, ranks: int) -> Case:
-    """Case for samplers, which start before the ranks tell theirs and need only its device and ranks."""
-    none = PluginChoice("script")
-    data = {"name": "script", "label": "script", "strategy": asdict(none), "workload": asdict(none)}
+def provisional_case(device: str, ranks: int, kind: str = "script") -> Case:
+    """Case of a training of that *kind* of which only its device and ranks are known.
+
+    Samplers start before the ranks of a script tell theirs, and traces tell no more.
+    """
+    none = PluginChoice(kind)
+    data = {"name": f"{kind}/ws{ranks}", "label": kind, "strategy": asdict(none), "workload": asdict(none)}
     return decode(
         Case,
         {

@@ -59,3 +59,15 @@ def test_a_mistake_says_what_to_do(folders, ask, sentence):
     with pytest.raises(db.UsageError) as caught:
         ask(folders[0])
     assert str(caught.value).startswith(sentence)
+
+
+def test_a_trace_is_kept_as_a_run_with_its_tables(folders, tmp_path):
+    trace = db.trace(folders[1])
+    run = trace.store(tmp_path / "runs")
+    assert run.folder.parent == tmp_path / "runs"
+    kept = [{key: row[key] for key in ("kind", "name", "seconds")} for row in run.table("losses", "records")]
+    assert kept == [
+        {key: row[key] for key in ("kind", "name", "seconds")} for row in trace.table("losses", "records")
+    ]
+    assert kept and [case.case.name for case in run.cases] == ["trace/ws2"]
+    assert "timeline-lanes" in run.figures

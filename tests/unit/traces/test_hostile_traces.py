@@ -52,13 +52,17 @@ def test_random_changes_come_to_an_answer_or_one_message(tmp_path, capsys):
     for number in range(CHANGES):
         (file := tmp_path / "rank0.json").write_text(json.dumps(changed(chance)))
         page = ["--html", str(tmp_path / "page.html")] if number % 10 == 0 else []
-        code = main(["trace", str(file), *chance.choice(([], ["--json"])), *page])
+        kept = ["--out", str(tmp_path / "runs")] if number % 10 == 5 else []
+        code = main(["trace", str(file), *chance.choice(([], ["--json"])), *page, *kept])
         told = capsys.readouterr()
         assert code in (0, 2), number
         assert code == 0 or told.err.startswith(f"distbench: error: {file}"), told.err
         assert "\x1b[31m" not in told.out
         codes.append(code)
     assert len(codes) == CHANGES and {*codes} == {0, 2}
+    runs = [*(tmp_path / "runs").iterdir()]
+    assert len(runs) > 5
+    assert main(["query", "select * from losses", *map(str, runs)]) == 0
 
 
 def test_random_bytes_come_to_one_message(tmp_path, capsys):

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.traces.breakdown import seconds_where
 from distbench.analysis.traces.differences import cause_changes
-from distbench.analysis.traces.matmuls import matmul_times
-from distbench.analysis.traces.rank_trace import JobTrace, RankTrace, read_job, trace_files
+from distbench.analysis.traces.job_trace import JobTrace, read_job, trace_files
+from distbench.analysis.traces.rank_trace import RankTrace
+from distbench.analysis.traces.work import Work, find_work
 from distbench.core.errors import UsageError
 from distbench.report.trace_work_tables import kernels_table, operators_table
+from distbench.traces.chrome_file import read_file
+from distbench.traces.trace import read_trace
 from support.chrome_traces import BACKWARD_THREAD, ChromeTrace, training_step
 
 MS = 1e-3
@@ -25,12 +27,16 @@ def read_one(tmp_path: Path, trace: ChromeTrace) -> RankTrace:
     return rank
 
 
+def work_of(tmp_path: Path, trace: ChromeTrace) -> list[Work]:
+    return find_work(read_trace(read_file(trace.write(tmp_path / "0.json")).events))
+
+
 def parts_of_first_step(rank: RankTrace) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for piece in rank.pieces[0]:
-        key = piece.kind if piece.idle is None else f"idle {piece.idle.cause}"
-        found[key] = found.get(key, 0.0) + piece.seconds
-    return {key: round(seconds / MS, 3) for key, seconds in found.items()}
+    return {key: round(seconds / MS, 3) for key, seconds in rank.steps[0].parts.items() if key != "idle"}
+
+
+def sum_of_parts(parts: dict[str, float]) -> float:
+    return math.fsum(parts.get(kind, 0.0) for kind in ("compute", "communication", "copy", "idle"))
 
 
 def test_the_parts_of_a_step_are_those_worked_out_by_hand_and_add_up_to_it(tmp_path):
@@ -45,7 +51,7 @@ def test_the_parts_of_a_step_are_those_worked_out_by_hand_and_add_up_to_it(tmp_p
         "idle launch": 15,
         "idle host": 5,
     }
-    assert math.isclose(sum(piece.seconds for piece in rank.pieces[0]), 100 * MS)
+    assert math.isclose(sum_of_parts(rank.steps[0].parts), 100 * MS)
 
 
 def test_losses_have_bounds_causes_and_the_line_of_the_script_that_synchronises(tmp_path):
@@ -100,8 +106,8 @@ def test_steps_do_not_overlap_if_another_stream_runs_ahead(tmp_path):
         ("2", pytest.approx((0.025, 0.050))),
         ("3", pytest.approx((0.050, 0.060))),
     ]
-    for step, pieces in zip(rank.steps, rank.pieces, strict=True):
-        assert math.fsum(piece.seconds for piece in pieces) == pytest.approx(step.seconds)
+    for step in rank.steps:
+        assert sum_of_parts(step.parts) == pytest.approx(step.seconds)
 
 
 def test_marks_of_steps_in_which_nothing_was_launched_mark_no_step(tmp_path):
@@ -130,11 +136,9 @@ def test_what_checkpointing_computes_again_is_recomputation_and_the_backward_pas
         .op("aten::mm", 25, 26, BACKWARD_THREAD)
         .kernel("gradient", 25.5, 30, 34, tid=BACKWARD_THREAD)
     )
-    rank = read_one(tmp_path, trace)
-    recomputed = {work.event.name: work.is_recomputed for work in rank.work}
+    recomputed = {work.event.name: work.is_recomputed for work in work_of(tmp_path, trace)}
     assert recomputed == {"first": False, "again": True, "gradient": False}
-    seconds = seconds_where(rank.pieces[0], lambda p: p.work is not None and p.work.is_recomputed)
-    assert seconds == pytest.approx(7 * MS)
+    assert read_one(tmp_path, trace).steps[0].parts["recomputed"] == pytest.approx(7 * MS)
 
 
 def test_work_belongs_to_the_module_whose_forward_pass_made_its_node(tmp_path):
@@ -149,7 +153,7 @@ def test_work_belongs_to_the_module_whose_forward_pass_made_its_node(tmp_path):
         .op("aten::mm", 25, 26, BACKWARD_THREAD)
         .kernel("backward", 25.5, 30, 34, tid=BACKWARD_THREAD)
     )
-    modules = {work.event.name: work.module for work in read_one(tmp_path, trace).work}
+    modules = {work.event.name: work.module for work in work_of(tmp_path, trace)}
     assert modules == {"forward": "Linear_3", "backward": "Linear_3"}
 
 
@@ -225,7 +229,7 @@ def test_kernels_of_one_call_are_one_collective_and_old_traces_tell_it_by_the_ca
         trace.kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", i, 10 * i, 10 * i + 4, stream=20)
     trace.kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 6, 50, 51, stream=20)
     exchange, reduction = read_one(tmp_path, trace).collectives
-    assert (exchange.op, exchange.dtype, exchange.bytes, len(exchange.work)) == (
+    assert (exchange.op, exchange.dtype, exchange.bytes, len(exchange.intervals)) == (
         "all_to_all",
         "fp32",
         3200,
@@ -273,8 +277,7 @@ def test_matrix_products_have_flops_bytes_and_the_time_of_all_their_kernels(tmp_
         .op("aten::mm", 7, 8)
         .kernel("no shapes", 7.5, 8, 9)
     )
-    rank = read_one(tmp_path, trace)
-    batched, added = matmul_times(rank.trace, rank.work)
+    batched, added = read_one(tmp_path, trace).matmuls
     assert (added.shape.m, added.shape.n, added.shape.k, added.shape.dtype) == (64, 32, 128, "bf16")
     assert added.flops_per_second == pytest.approx(2 * 64 * 32 * 128 / 1.5e-3)
     assert added.bytes == 2 * (64 * 128 + 128 * 32 + 64 * 32 + 32)
@@ -285,7 +288,7 @@ def test_changes_between_two_traces_add_up_to_the_difference_of_their_steps(tmp_
     slower = training_step()
     slower.kernel("gemm", 102, 120, 127)
     before, after = (read(tmp_path, trace) for trace in (training_step(), slower))
-    changes = cause_changes(before.pieces, after.pieces)
+    changes = cause_changes([rank.causes for rank in before.ranks], [rank.causes for rank in after.ranks])
     assert math.fsum(each.change for each in changes) == pytest.approx(after.step_s - before.step_s)
     assert after.step_s - before.step_s == pytest.approx(3.5 * MS)
     assert changes[0].change == pytest.approx(3.5 * MS) and changes[0].kind == "compute"
@@ -303,8 +306,34 @@ def test_how_far_the_host_runs_ahead(tmp_path):
     trace = ChromeTrace()
     for i in range(5):
         trace.kernel("gemm", i, 10 + 10 * i, 20 + 10 * i)
+    trace.step(0, 0, 2.5).step(1, 2.5, 6)
     rank = read_one(tmp_path, trace)
-    assert (rank.queue_depth, rank.launch_delay_s) == (2, pytest.approx(28 * MS))
+    assert (rank.launches.queue_depth, rank.launches.delay_s) == (2, pytest.approx(28 * MS))
+    # launches of 0.01 ms each at 0, 1, 2 and at 3, 4
+    of_steps = [step.launches for step in rank.steps]
+    assert [launches.queue_depth for launches in of_steps] == [1, 3.5]
+    assert [launches.call_s for launches in of_steps] == [pytest.approx(0.03 * MS), pytest.approx(0.02 * MS)]
+
+
+def test_memory_of_a_step_is_its_peak_and_growth_by_device(tmp_path):
+    trace = ChromeTrace()
+    for step in (0, 1):
+        begin = 10 * step
+        trace.step(step, begin, begin + 10).kernel("gemm", begin + 1, begin + 2, begin + 9)
+        # 100 bytes stay, 900 are freed in the step
+        for moment, change, allocated in ((3, 100, 600), (4, 900, 1500), (5, -900, 600)):
+            trace.memory(begin + moment, change, allocated + 100 * step, reserved=4096)
+        trace.memory(begin + 6, 8, 8, device=None)
+    rank = read_one(tmp_path, trace)
+    assert [(each.step, each.device, each.peak, each.reserved, each.growth) for each in rank.memory] == [
+        ("0", 0, 1500, 4096, 100),
+        ("1", 0, 1600, 4096, 100),
+    ]
+    assert not any("memory was not recorded" in note for note in rank.notes)
+    assert any("memory was not recorded" in note for note in read_one(tmp_path, training_step()).notes)
+    host = ChromeTrace().op("aten::mm", 0, 9).memory(3, 8, 24, device=None).memory(4, -8, 16, device=None)
+    (only,) = read_one(tmp_path, host).memory
+    assert (only.device, only.peak, only.reserved, only.growth) == (None, 24, None, 0)
 
 
 def test_ranks_come_from_the_file_its_name_or_the_option(tmp_path):

@@ -1,0 +1,1 @@
+"""Traces of any training as an ordinary run."""
