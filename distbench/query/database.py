@@ -89,6 +89,7 @@ class Database:
         """
         self._views = {table.name: table for table in view_tables() if table.name not in self._documented}
         self._filled: set[str] = set()
+        self._only_run: RunAnalysis | None = None
         for name, file in (files or {}).items():
             self._add_file(name, file)
         self._database.execute("set enable_external_access = false")
@@ -152,11 +153,11 @@ class Database:
 
     def tables(self) -> list[SqlTable]:
         """Tables with all of their columns, documented if a record or a view describes them."""
-        names = {name for (name,) in self._database.execute("show tables").fetchall()} - self._views.keys()
-        every = [*TABLES, *sorted(names - TABLES.keys())]
+        columns = self._columns()
+        every = [*TABLES, *sorted(columns.keys() - TABLES.keys() - self._views.keys())]
         docs = {name: table.doc for name, table in self._documented.items()}
         unknown = "Rows that the ranks wrote to their table {}.".format
-        made = [SqlTable(name, docs.get(name, unknown(name)), self._columns(name)) for name in every]
+        made = [SqlTable(name, docs.get(name, unknown(name)), columns[name]) for name in every]
         return [*made, *self._views.values()]
 
     def _fill_views(self, names: set[str]) -> None:
@@ -180,7 +181,7 @@ class Database:
             UsageError: the only run can't be read.
             RecordContentError: a file does not match its record, and the runs are to be read again.
         """
-        analysed = _unless_gone(RunAnalysis.read, run, self._may_lack_runs)
+        analysed = self._analysis(run)
         try:
             with untrusted_records(str(run.folder)):
                 return {name: view_rows(analysed, view) for name, view in views.items()} if analysed else {}
@@ -192,17 +193,31 @@ class Database:
             self.contradictory[run.folder] = str(error)
             return {}
 
-    def _columns(self, table: str) -> tuple[SqlColumn, ...]:
-        documented = self._documented.get(table)
-        known = {column.name: column for column in documented.columns} if documented else {}
-        rows = self._database.execute(
-            "select column_name, lower(data_type) from information_schema.columns "
-            "where table_schema = 'main' and table_name = ? order by ordinal_position",
-            [table],
-        ).fetchall()
-        return tuple(known.get(name) or self._column(table, name, type_) for name, type_ in rows)
+    def _analysis(self, run: Run) -> RunAnalysis | None:
+        """Analysis of *run*; None if it has disappeared and is one of several.
+
+        That of the only run is kept, as each view would read all of it again; many would fill the memory.
+        """
+        if self._only_run is not None:
+            return self._only_run
+        analysed = _unless_gone(RunAnalysis.read, run, self._may_lack_runs)
+        self._only_run = None if self._may_lack_runs else analysed
+        return analysed
+
+    def _columns(self) -> dict[str, tuple[SqlColumn, ...]]:
+        """Columns of each table: one query for all, because each one reads the whole catalogue."""
+        columns: dict[str, list[SqlColumn]] = {}
+        for table, name, type_ in self._database.execute(
+            "select table_name, column_name, lower(data_type) from information_schema.columns "
+            "where table_schema = 'main' order by table_name, ordinal_position"
+        ).fetchall():
+            columns.setdefault(table, []).append(self._column(table, name, type_))
+        return {table: tuple(own) for table, own in columns.items()}
 
     def _column(self, table: str, name: str, type_: str) -> SqlColumn:
+        documented = self._documented.get(table)
+        if known := next((c for c in (documented.columns if documented else ()) if c.name == name), None):
+            return known
         column = self._described.get(name, {}) if table in ("trials", "steps") else {}
         return SqlColumn(name, type_, str(column.get("doc", "")), str(column.get("unit", "")))
 

@@ -226,6 +226,10 @@ def _fill_table(
     database: duckdb.DuckDBPyConnection, name: str, columns: Sequence[SqlColumn], source: _TableSource
 ) -> None:
     """Create a table of a metric: the trial's key, the documented columns, and other columns in the rows."""
+    if not (source.files or source.rows):
+        # most tables of most runs
+        create_table(database, name, columns, ())
+        return
     _create_raw_rows(database, columns, source)
     keys = [column.name for column in TRIAL_COLUMNS]
     documented = {column.name: column.type for column in columns if column.name not in keys}
@@ -233,8 +237,11 @@ def _fill_table(
     types = {
         column: type_ for column, type_ in types.items() if quote_identifier(column) not in (_TRIAL, _ORDER)
     }
+    known = _known_columns(database, [column for column, type_ in types.items() if type_ == "BOOLEAN"])
     parts = [
-        f"{_column_expression(database, column, type_, documented.get(column))} as {sql_name}"
+        f"r.{quote_identifier(column)} as {sql_name}"
+        if type_ != "BOOLEAN" or column in known
+        else f"null::{documented.get(column) or 'double'} as {sql_name}"
         for (column, type_), sql_name in zip(types.items(), unique_columns(types, keys), strict=True)
     ]
     database.execute(
@@ -243,15 +250,13 @@ def _fill_table(
     )
 
 
-def _column_expression(
-    database: duckdb.DuckDBPyConnection, name: str, type_: str, documented: str | None
-) -> str:
-    """SQL expression of a column: one without any known value is stored as boolean."""
-    if type_ == "BOOLEAN":
-        ((known,),) = database.execute(f"select count({quote_identifier(name)}) from raw.rows").fetchall()
-        if not known:
-            return f"null::{documented or 'double'}"
-    return f"r.{quote_identifier(name)}"
+def _known_columns(database: duckdb.DuckDBPyConnection, names: Sequence[str]) -> set[str]:
+    """Those of *names* with any known value: a column without one is stored as boolean."""
+    if not names:
+        return set()
+    counts = ", ".join(f"count({quote_identifier(name)})" for name in names)
+    (row,) = database.execute(f"select {counts} from raw.rows").fetchall()
+    return {name for name, known in zip(names, row, strict=True) if known}
 
 
 def _create_raw_rows(

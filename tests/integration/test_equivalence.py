@@ -72,24 +72,24 @@ strategies: [{{planted: {{bug: [none, keeps-its-state, {", ".join(bugs)}]}}}}]
         assert BUGS[bug] in told_of["first"], bug
 
 
+# each engine in one precision, and every stage of ZeRO; the grid has all in both
 HONEST = {
     "fp32": """
 world_sizes: [2]
 strategies:
-  - single
   - ddp
-  - fsdp: {sharding: [full, grad_op]}
-  - fsdp: {version: 1}
-  - zero: {stage: [0, 1, 2, 3]}
+  - fsdp: {sharding: grad_op}
+  - zero: {stage: [0, 3]}
   - zero: {stage: 2, offload_optimizer: cpu, optimizer_kernel: deepspeed}
 include:
   - {strategy: zero3, world_size: 4}
-  - {strategy: fsdp, world_size: 4}
+exclude:
+  - {strategy: zero3, world_size: 2}
 """,
     "bf16": """
 world_sizes: [2]
 precision: bf16
-strategies: [ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 2, 3]}}]
+strategies: [fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 3]}}]
 """,
     "both": """
 world_sizes: [1, 2]
@@ -112,7 +112,7 @@ exclude:
 
 @pytest.mark.parametrize(
     ("grid", "cases"),
-    [("fp32", 12), ("bf16", 6), pytest.param("both", 21, marks=pytest.mark.deep)],
+    [("fp32", 5), ("bf16", 4), pytest.param("both", 21, marks=pytest.mark.deep)],
 )
 def test_honest_strategies_are_the_same_training(grid, cases, run_suite):
     suite = f"""{SMALL}{HONEST[grid]}
@@ -160,9 +160,19 @@ check: {steps: 3, perturbed: 4}
 """
 
 
+COMPARED = {
+    "Tied": "ddp",
+    "Frozen": "zero3",
+    "ShapesFromData": "zero3",
+    "TooLargeForOne": "ddp",
+    "TooLargeAtOnce": "ddp",
+}
+"""Model that is compared all the same -> strategy that trains it; the grid has each by both."""
 # nothing is asked about these
 NOT_LOOKED_AT = """
 exclude:
+  - {strategy: ddp, workload.user.model: [odd:Frozen, odd:ShapesFromData]}
+  - {strategy: zero3, workload.user.model: [odd:Tied, odd:TooLargeForOne, odd:TooLargeAtOnce]}
   - {strategy: zero3, workload.user.model: [odd:Unused, odd:Dropout, odd:BatchNorm, odd:NotAMeanForOne]}
   - {strategy: zero3, workload.user.model: small:NotANumber}
   - {strategy: zero3, workload.user.model: [odd:FailsInFp64, odd:FailsInFp64ForTwo, odd:MaskOfNumbers]}
@@ -185,13 +195,17 @@ strategies: [ddp, {{zero: {{stage: 3}}}}]
 {NOT_LOOKED_AT if request.param == "pairs" else ""}
 """
     done = run_in(tmp_path_factory.mktemp("odd"), suite)
+    assert len(told(done)) == {"pairs": 14, "all": 28}[request.param]
     return {name.partition("model=")[2] + " " + name.split("/")[0]: v for name, v in told(done).items()}
 
 
-@pytest.mark.parametrize("model", ["Tied", "Frozen", "ShapesFromData", "TooLargeForOne", "TooLargeAtOnce"])
-@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
-def test_an_odd_model_is_compared_all_the_same(model, strategy, odd):
-    assert odd[f"odd:{model} {strategy}"]["verdict"] in (EQUIVALENT, ROUNDING)
+@pytest.mark.parametrize("model", COMPARED)
+def test_an_odd_model_is_compared_all_the_same(model, odd):
+    words = {
+        name.split()[1]: each["verdict"] for name, each in odd.items() if name.startswith(f"odd:{model} ")
+    }
+    assert COMPARED[model] in words
+    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
 
 
 def test_rounding_leaves_a_mask_of_numbers_as_it_is(odd):

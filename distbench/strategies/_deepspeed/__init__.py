@@ -15,7 +15,7 @@ from distbench.system.machine import ops_folder, package_versions
 
 # modules that deepspeed.initialize would import in every rank of every trial
 _ENGINE_IMPORTS = (
-    "deepspeed",
+    "distbench.strategies._deepspeed.package_import",
     "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.superoffload.superoffload_stage3",
     "deepspeed.runtime.zero.muon.original_muon",

@@ -7,6 +7,7 @@ from scipy import stats
 from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, find_shifts, fit_trend, shift_at
 from support.launch_noise import NOISY, QUIET, TYPICAL, Noise, launches
 from support.random_histories import LEAST, heavy_tails, outliers, share_called
+from support.simulations import drawn
 
 SEED = 20260101
 PERSISTENCE = 0.8
@@ -43,15 +44,17 @@ def detects(values: np.ndarray, place: int) -> bool:
 
 
 @pytest.mark.parametrize("noise", [QUIET, TYPICAL, NOISY], ids=["quiet", "typical", "noisy"])
-def test_noise_alone_is_no_step(noise):
+@drawn(200)
+def test_noise_alone_is_no_step(draws, noise):
     rng = np.random.default_rng(SEED)
-    assert share_called(points(noise, 200, 100, rng, drifts=False)) <= 0.01
+    assert share_called(points(noise, draws, 100, rng, drifts=False)) <= 0.01
 
 
 @pytest.mark.parametrize("noise", [QUIET, TYPICAL, NOISY], ids=["quiet", "typical", "noisy"])
-def test_drift_alone_is_no_step(noise):
+@drawn(200)
+def test_drift_alone_is_no_step(draws, noise):
     rng = np.random.default_rng(SEED)
-    assert share_called(points(noise, 200, 100, rng, drifts=True)) <= 0.05
+    assert share_called(points(noise, draws, 100, rng, drifts=True)) <= 0.05
 
 
 def random_walk(rng: np.random.Generator) -> np.ndarray:
@@ -64,15 +67,18 @@ def declining_points(rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("made", [outliers, heavy_tails, random_walk, declining_points])
-def test_what_is_not_a_change_of_level_is_no_step(made):
+@drawn(400)
+def test_what_is_not_a_change_of_level_is_no_step(draws, made):
     # of 2,000 each, 0.3 to 1.0%
-    assert share_called(made(np.random.default_rng(SEED))) <= 0.02
+    called = draws * share_called(made(np.random.default_rng(SEED))[:draws])
+    assert called <= stats.binom.ppf(0.975, draws, 0.01)
 
 
-def test_a_decline_hidden_in_noise_is_no_step():
+@drawn(150)
+def test_a_decline_hidden_in_noise_is_no_step(draws):
     """Over 200 points: the mixtures alone take every third of these for a step between their halves."""
     rng = np.random.default_rng(SEED)
-    histories = np.exp(rng.normal(0, 0.05, (150, 200)) + np.linspace(0, np.log(0.9), 200))
+    histories = np.exp(rng.normal(0, 0.05, (draws, 200)) + np.linspace(0, np.log(0.9), 200))
     assert share_called(histories) <= 0.03
 
 
@@ -136,9 +142,10 @@ def test_a_bad_last_day_is_no_trend():
     assert step.after / step.before == pytest.approx(1, abs=0.02)
 
 
-def test_a_lasting_step_of_a_tenth_is_told_within_five_points():
+@drawn(200)
+def test_a_lasting_step_of_a_tenth_is_told_within_five_points(draws):
     rng = np.random.default_rng(SEED)
-    histories = points(TYPICAL, 200, 65, rng, drifts=False)
+    histories = points(TYPICAL, draws, 65, rng, drifts=False)
     histories[:, 60:] /= 1.1
     assert detection_rate(histories, 60, 5) >= 0.9
 

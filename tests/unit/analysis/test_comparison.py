@@ -28,6 +28,7 @@ from distbench.report.comparison import (
 from support.records import case, failed, measured, run_of, stored_run
 from support.run_histories import stored
 from support.runs import QUICK, call
+from support.simulations import drawn
 
 DDP, FSDP, ZERO = case("ddp"), case("fsdp"), case("zero2")
 
@@ -104,11 +105,11 @@ def test_bytes_that_are_the_same_in_all_trials_are_compared_to_the_byte():
     assert (change.before.value, change.after.value) == (large, large + 2)
 
 
-def between_day_sentence(spread: float, *, is_known: bool) -> float:
+def between_day_sentence(draws: int, spread: float, *, is_known: bool) -> float:
     """Part of the comparisons of the same code on two days that find a difference, if days so differ."""
     rng = np.random.default_rng(7)
     found = []
-    for _ in range(150):
+    for _ in range(draws):
         offsets = rng.normal(0, spread, 12)
         trials_of_days = 1000 * np.exp(offsets[:, None] + rng.normal(0, 0.005, (12, 3)))
         *earlier, before, after = trials_of_days.tolist()
@@ -121,14 +122,19 @@ def between_day_sentence(spread: float, *, is_known: bool) -> float:
     return float(np.mean(found))
 
 
-def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much():
-    assert between_day_sentence(0.02, is_known=False) > 0.3
+@drawn(150)
+def test_days_that_differ_are_no_change_of_code_where_other_days_say_how_much(draws):
+    assert between_day_sentence(draws, 0.02, is_known=False) > 0.3
     # two standard errors of a share of 150
-    assert between_day_sentence(0.02, is_known=True) <= 0.05 + 0.036
+    assert between_day_sentence(draws, 0.02, is_known=True) <= 0.05 + 0.036
 
 
-@pytest.mark.parametrize(("cases", "rounds"), [(8, 3), (37, 3)])
-def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases, rounds):
+@pytest.mark.parametrize(
+    ("cases", "draws"),
+    [(8, 25), (37, 12), pytest.param(37, 25, marks=[pytest.mark.train, pytest.mark.deep])],
+)
+def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases, draws):
+    rounds = 3
     rng = np.random.default_rng(5)
     alike = [case(f"case{i}") for i in range(cases)]
 
@@ -139,7 +145,7 @@ def test_of_many_cases_of_the_same_code_none_is_called_faster_or_slower(cases, r
         ).cases
 
     told = []
-    for _ in range(25):
+    for _ in range(draws):
         changes = [pair.change("tokens_per_s") for pair in compare_cases(one_day(), one_day())]
         assert len(changes) == cases
         told.append(any(change.word != "same" for change in changes))

@@ -29,6 +29,7 @@ from support.random_runs import (
     tally,
 )
 from support.records import case, info, measured
+from support.simulations import drawn
 
 
 def equal_noise(rng: np.random.Generator, trials: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,8 +49,9 @@ def drifting_machine(rng: np.random.Generator, trials: int) -> tuple[np.ndarray,
     return speeds(rng), drift + NOISE * rng.standard_normal((CASES, trials))
 
 
-def test_the_pick_costs_little_speed():
-    found = tally(normal, 3, 400, 1)
+@drawn(400)
+def test_the_pick_costs_little_speed(draws):
+    found = tally(normal, 3, draws, 1)
     assert np.mean(found.loss) <= 0.018
     assert np.mean(np.array(found.loss) > 0.1) <= 0.01
     assert 0.93 <= np.mean(found.held) <= 0.97
@@ -68,24 +70,28 @@ def test_a_case_that_is_fastest_by_luck_is_seldom_picked():
     assert np.mean(np.array(found.loss) > 0.1) <= 0.13
 
 
-def test_what_drifts_over_the_run_costs_the_pick_little():
-    assert np.mean(tally(drifting_machine, 3, 400, 2).loss) <= 0.02
+@drawn(400)
+def test_what_drifts_over_the_run_costs_the_pick_little(draws):
+    assert np.mean(tally(drifting_machine, 3, draws, 2).loss) <= 0.02
 
 
-def test_of_equal_cases_none_is_said_to_be_beaten():
-    found = tally(equal_noise, 3, 400, 3)
+@drawn(400)
+def test_of_equal_cases_none_is_said_to_be_beaten(draws):
+    found = tally(equal_noise, 3, draws, 3)
     assert np.mean(found.false) <= 0.05
     assert np.mean(found.headline) >= 0.93
 
 
 @pytest.mark.parametrize("trials", [2, 5])
 @pytest.mark.parametrize("draw", [two_noisy_cases, heavy_tails])
-def test_intervals_hold_under_other_noise(draw, trials):
-    assert 0.93 <= np.mean(tally(draw, trials, 150, 4).held) <= 0.97
+@drawn(150)
+def test_intervals_hold_under_other_noise(draws, draw, trials):
+    assert 0.93 <= np.mean(tally(draw, trials, draws, 4).held) <= 0.97
 
 
-def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds():
-    found = tally(two_noisy_cases, 2, 200, 4)
+@drawn(200)
+def test_a_pick_that_may_be_noisier_than_the_others_has_an_interval_that_holds(draws):
+    found = tally(two_noisy_cases, 2, draws, 4)
     assert np.mean(found.headline) >= 0.9
     assert np.mean(found.together) >= 0.9
 
@@ -120,8 +126,9 @@ def test_trials_that_resemble_the_one_before_have_wider_intervals():
     assert told >= 0.75
 
 
-def test_independent_trials_seldom_look_as_if_they_resembled_one_another():
-    held, told = coverage(18, 5, 0.0, 100)
+@drawn(100)
+def test_independent_trials_seldom_look_as_if_they_resembled_one_another(draws):
+    held, told = coverage(18, 5, 0.0, draws)
     assert told <= 0.2
     assert held >= 0.93
 

@@ -178,15 +178,21 @@ MISTAKES: dict[str, tuple[Callable[[db.Run], object], list[str], tuple[str, str]
 }
 
 
+@pytest.fixture(scope="module")
+def sample() -> db.Run:
+    return db.load(SAMPLE)
+
+
 @pytest.mark.parametrize("what", MISTAKES)
-def test_a_mistake_has_the_sentence_of_the_command_line(what, command, tmp_path, monkeypatch):
+def test_a_mistake_has_the_sentence_of_the_command_line(what, command, sample, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = db.load(SAMPLE)
     mistaken, arguments, (option, name) = MISTAKES[what]
     code, _, errors = command(*arguments)
     assert code == 2
     (line,) = errors.splitlines()
-    assert message(lambda: mistaken(run)) == line.removeprefix("distbench: error: ").replace(option, name, 1)
+    assert message(lambda: mistaken(sample)) == line.removeprefix("distbench: error: ").replace(
+        option, name, 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from support.convergence_records import (
 )
 from support.records import case, measured, run_of
 from support.runs import Finished, run_in
+from support.simulations import drawn
 from support.suites import SuiteText
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -136,8 +137,9 @@ def suites(
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.7])
-def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(correlation):
-    false = [one_is_called_worse(suite) for suite in suites(500, correlation)]
+@drawn(500)
+def test_of_many_honest_cases_none_is_called_worse_in_19_of_20_suites(draws, correlation):
+    false = [one_is_called_worse(suite) for suite in suites(draws, correlation)]
     # two standard errors of a share of 500
     assert np.mean(false) <= 0.05 + 0.02
 
@@ -185,10 +187,11 @@ def test_a_suite_of_honest_cases_passes_all_its_tests_in_19_of_20_runs():
 
 
 @pytest.mark.parametrize(("correlation", "found"), [(0.0, 0.5), (0.7, 0.97)])
-def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(correlation, found):
+@drawn(300)
+def test_one_case_of_many_that_takes_a_fifth_more_steps_is_found(draws, correlation, found):
     chances = [
         dict(zip(suite, holm_adjusted([contrast.p_above for contrast in suite.values()]), strict=True))
-        for suite in suites(300, correlation, 0.2)
+        for suite in suites(draws, correlation, 0.2)
     ]
     assert np.mean([each["case 0"] < P_VALUE for each in chances]) >= found
 

@@ -64,6 +64,19 @@ def store_run(tmp_path):
     return call
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory) -> Run:
+    """A run of one trial."""
+    record = replace(trial(), run_id="abcd1234")
+    return stored_run(tmp_path_factory.mktemp("one"), record, run_id="abcd1234")
+
+
+@pytest.fixture(scope="module")
+def database(one_run) -> Database:
+    """The tables of a run of one trial."""
+    return Database([one_run])
+
+
 @pytest.fixture
 def query(tmp_path, capsys):
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -194,17 +207,18 @@ def test_rows_of_metrics_are_tables_and_types_agree_over_trials(store_run):
 
 def test_a_table_that_no_run_has_stands_with_its_documented_columns(store_run):
     run = store_run(unsupported(DDP))
+    database = Database([run])
     for table in TABLES.values():
-        columns = Database([run]).query(f"from {table.name}").columns
+        columns = database.query(f"from {table.name}").columns
         assert set(columns) >= {column.name for column in table.columns}
     assert rows(run, "select median(step_s), sum(bytes) from steps, collectives") == [(None, None)]
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_every_documented_column_has_its_type_and_needs_no_quotes_unless_it_says_so(store_run, name):
+def test_every_documented_column_has_its_type_and_needs_no_quotes_unless_it_says_so(database, name):
     columns = TABLES[name].columns
     words = [f'"{c.name}"' if "in quotes" in c.doc else c.name for c in columns]
-    found = Database([store_run(trial())]).query(f"select {', '.join(words)} from {name}")
+    found = database.query(f"select {', '.join(words)} from {name}")
     assert [type_.lower() for type_ in found.types] == [column.type for column in columns]
     assert all(column.doc.endswith(".") for column in columns)
 
@@ -334,11 +348,10 @@ FILE_ACCESS_QUERIES = (
 @pytest.mark.parametrize(
     "sql", [pytest.param(sql, marks=pytest.mark.drill(f"query: {sql}")) for sql in FILE_ACCESS_QUERIES]
 )
-def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(store_run, tmp_path, sql):
-    run = store_run(trial())
-    there = next(run.folder.rglob("*.parquet"))
+def test_a_query_reaches_no_file_no_network_and_nothing_of_the_process(one_run, database, tmp_path, sql):
+    there = next(one_run.folder.rglob("*.parquet"))
     with pytest.raises(UsageError, match=r"disabled|locked|no table|not supported"):
-        rows(run, sql.format(file=tmp_path / "out", there=there))
+        database.query(sql.format(file=tmp_path / "out", there=there))
     assert not (tmp_path / "out").exists()
 
 
