@@ -102,6 +102,11 @@ class RunInfo:
         """True if the run keeps traces of a training: ``suite`` then has their files."""
         return TRACE_KEY in self.suite
 
+    @property
+    def has_choice(self) -> bool:
+        """True if the cases are of a suite, so that one may be better than another."""
+        return not (self.is_script or self.is_trace)
+
     @classmethod
     def create(
         cls,

@@ -26,6 +26,8 @@ def page_title(run: RunAnalysis) -> str:
         return "No cases"
     if run.info.is_trace:
         return f"Profiler traces of {_ranks(cases)}"
+    if run.info.is_script:
+        return f"{one_line(run.info.suite_name)} on {_ranks(cases)}"
     labels = list(dict.fromkeys(one_line(case.label) for case in cases))
     compared = labels[0] if len(labels) == 1 else format_count(len(labels), "configuration")
     return f"{compared} on {_ranks(cases)}: {_models(cases)}"

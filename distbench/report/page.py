@@ -60,16 +60,16 @@ def render(run: RunAnalysis) -> str:
     return html.render(
         "report.html",
         made,
-        scripts=("picker.js", "cases.js", "drawer.js"),
+        scripts=(*(["picker.js"] if run.info.has_choice else []), "cases.js", "drawer.js"),
         packed={
             "drawer-data": case_details(run, made),
             "case-data": case_data(run.info, cases, columns),
         },
-        blocks={"picker-data": offered["data"]},
+        blocks={"picker-data": offered["data"]} if run.info.has_choice else {},
         info=run.info,
         title=header.page_title(run),
         strip=header.header_facts(run),
-        plane=scatter_plot(run),
+        plane=scatter_plot(run) if run.info.has_choice else None,
         cases=cases,
         table=make_case_table(run),
         relative_to=REFERENCE_LABEL,
@@ -137,6 +137,8 @@ def charts(run: RunAnalysis) -> dict[str, Chart]:
 
 def _chapter(run: RunAnalysis, name: str, view: View) -> Chapter | None:
     """Chapter of *view*; None if it has nothing to show. Nothing that warns is collapsed."""
+    if view.compares_cases and not run.info.has_choice:
+        return None
     charts, table = [*view.charts(run)], view.table(run)
     if not (charts or table.rows or view.is_requested(run)):
         return None

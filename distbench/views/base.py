@@ -68,6 +68,9 @@ class View(ABC):
     template: ClassVar[str] = "chapter.html"
     """File among the page's templates that renders its chapter."""
 
+    compares_cases: ClassVar[bool] = False
+    """True if it helps to choose a case: a run whose cases are no choice has no such chapter."""
+
     in_overview: ClassVar[bool] = False
     """For a kind of job: True if ``distbench show`` prints its table, not a line for each verdict."""
 

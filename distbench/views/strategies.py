@@ -79,6 +79,7 @@ class StrategiesView(View):
     template = "strategies.html"
     title = "Which strategy, and why"
     order = 25
+    compares_cases = True
     caption = (
         "State that each strategy shards, bytes that a rank sends per step (comm/step), and model "
         "states of a rank, next to theory with the dtypes in use; lower is better. x ddp: tokens/s "

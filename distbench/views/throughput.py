@@ -42,6 +42,7 @@ class ThroughputView(View):
 
     title = "Throughput against memory"
     order = 10
+    compares_cases = True
     collapsed = True
     table_in_charts = True
     caption = (

@@ -80,13 +80,17 @@ def key_findings(run: RunAnalysis) -> list[str]:
         quiet = [row for row in rows if row.comparable]
         best += [_fastest(run, quiet, where, names), _lowest_memory(run, rows, where, names)]
     best.append(node_efficiency_sentence(run.scaling))
-    return [
-        *_in_scripts(run),
-        *filter(None, best),
-        *_step_limits(run),
-        *_anomalies(run),
-        *condition_sentences(run),
-    ]
+    found = [*filter(None, best), *_step_limits(run), *_anomalies(run), *condition_sentences(run)]
+    if not run.info.is_script:
+        return found
+    return [*_in_scripts(run), *map(_with_options, found)]
+
+
+def _with_options(sentence: str) -> str:
+    """*sentence* with the options of ``distbench measure`` in place of the keys of a suite."""
+    for key, option in (("measure.warmup", "--warmup"), ("measure.steps", "--steps")):
+        sentence = sentence.replace(key, option)
+    return sentence
 
 
 def _in_scripts(run: RunAnalysis) -> list[str]:

@@ -119,9 +119,12 @@ def _merge(
 ) -> Record:
     metrics, absent = dict(METRICS), {}
     if any(report.samples_per_step is None for report in reports):
-        del metrics["throughput"]
-        reason = "the inputs of the script don't tell its samples; --tokens-per-step N tells its tokens"
-        absent = {column.name: reason for column in Throughput.columns}
+        reason, unknown = "the inputs of the script don't tell its samples", ["samples_per_s"]
+        if trial.tokens_per_step is None:
+            del metrics["throughput"]
+            reason += "; --tokens-per-step N tells its tokens"
+            unknown = [column.name for column in Throughput.columns]
+        absent = dict.fromkeys(unknown, reason)
     merged = merge_ranks(
         record,
         trial.launched_at,
@@ -131,7 +134,8 @@ def _merge(
         _tokens_per_sample(record.case, trial, reports[0]),
         _description(record.case),
     )
-    return replace(merged, absent={**merged.absent, **absent})
+    known = {name: value for name, value in merged.values.items() if name not in absent}
+    return replace(merged, values=known, absent={**merged.absent, **absent})
 
 
 def _tokens_per_sample(case: Case, trial: ScriptTrial, report: ScriptReport) -> float:
