@@ -217,6 +217,18 @@ def test_a_script_of_fabric_starts_its_ranks_itself(tmp_path):
 
 
 @pytest.mark.deep
+def test_a_compiled_function_keeps_its_graph_and_its_tokens_can_be_told(tmp_path):
+    options = "--tokens-per-step 512 --keep-running"
+    measured = honest(measure(tmp_path, "compiled_step", ".", options=options))
+    values, absent = measured.record.values, measured.record.absent
+    # no hook is in the graph, so neither its inputs nor its forward pass are seen
+    assert "script_forward_s" not in values and "script_backward_s" in values
+    assert "samples_per_s" not in values and "don't tell its samples" in absent["samples_per_s"]
+    assert values["tokens_per_s"] == pytest.approx(512 / values["step_s"], rel=0.05)
+    assert "torch.compile" not in measured.errors
+
+
+@pytest.mark.deep
 def test_a_trained_model_of_transformers_becomes_a_suite_with_the_alternatives(tmp_path):
     measured = measure(tmp_path, "trainer", ".")
     words = [sys.executable, "-m", "distbench"]
