@@ -315,6 +315,13 @@ def test_how_far_the_host_runs_ahead(tmp_path):
     assert [launches.call_s for launches in of_steps] == [pytest.approx(0.03 * MS), pytest.approx(0.02 * MS)]
 
 
+def test_a_device_that_waits_for_the_host_has_no_work_in_store(tmp_path):
+    trace = ChromeTrace()
+    for i in range(5):
+        trace.kernel("gemm", i, i + 0.1, i + 0.5)
+    assert read_one(tmp_path, trace).launches.queue_depth == 0
+
+
 def test_memory_of_a_step_is_its_peak_and_growth_by_device(tmp_path):
     trace = ChromeTrace()
     for step in (0, 1):

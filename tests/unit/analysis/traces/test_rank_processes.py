@@ -60,6 +60,20 @@ def test_an_error_in_another_process_reads_as_here(tmp_path):
     assert str(there.value) == str(here.value) and str(second.path) in str(here.value)
 
 
+def test_after_an_error_no_other_process_goes_on(tmp_path, monkeypatch):
+    first, second = written(tmp_path, 0), written(tmp_path, 1)
+    first.path.write_bytes(b'{"traceEvents": [17]}' + b" " * 9 * MB)
+    marker, given = tmp_path / "marker", shlex.quote(str(tmp_path / "given"))
+    python = shlex.quote(sys.executable)
+    # that of the second file takes long
+    slow = shlex.quote(f"import time; time.sleep(15); open({str(marker)!r}, 'w')")
+    line = f"cat > {given}.$$; grep -aq rank1 {given}.$$ && exec {python} -c {slow}"
+    interpreter(tmp_path, monkeypatch, f'{line}; exec {python} "$@" < {given}.$$')
+    with pytest.raises(TraceFileError, match=r"rank0\.json"):
+        [*read_ranks([first, second])]
+    assert not marker.exists()
+
+
 def test_a_file_has_the_bytes_that_it_takes_uncompressed(tmp_path):
     trace = ChromeTrace().kernel("gemm", 1, 2, 3)
     plain, compressed = (trace.write(tmp_path / name) for name in ("rank0.json", "rank1.json.gz"))
