@@ -17,6 +17,7 @@ from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from support import fork_servers
 from support.browser_pages import browser, see
 from support.runs import Distbench, Finished, call, run_in
+from support.stored_runs import read_once
 from support.strategy_matrix import READERS, SUITES
 
 pytest_plugins = [
@@ -37,7 +38,7 @@ hypothesis.settings.load_profile("untimed")
 os.environ.pop(PLUGIN_PATH_VARIABLE, None)
 
 # fixtures are found where they stand in a conftest
-__all__ = ["browser", "see"]
+__all__ = ["browser", "read_once", "see"]
 
 INTEGRATION = Path(__file__).parent / "integration"
 

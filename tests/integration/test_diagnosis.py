@@ -9,6 +9,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import StepLimit, step_limit
 from distbench.record.run_folder import Run
 from support.runs import Finished, call, run_in
+from support.suites import SuiteText
 
 SUITE = """
 workload: {mlp: {hidden: 512, depth: 3}}
@@ -17,7 +18,7 @@ measure: {warmup: 1, steps: 3, trials: 1, repeat_noisy: 0, profile_steps: 4}
 metrics: [steptime, throughput, communication, profile]
 world_sizes: [2]
 """
-DECODER = """
+DECODER = SuiteText("""
 workload:
   transformer: {dim: 128, depth: 6, heads: 4, kv_heads: 4, ffn_dim: 512, vocab_size: 256, seq_len: 128}
 data: synthetic
@@ -25,10 +26,16 @@ batch: {global_batch_size: 8}
 measure: {warmup: 1, steps: 2, trials: 1, repeat_noisy: 0, profile_steps: 4}
 metrics: [steptime, throughput, communication, utilisation, profile]
 world_sizes: [2]
-"""
+""")
 PIPELINE = DECODER + "strategies: [{pp: {micro_batches: 2}}]\n"
 # on one rank, as other processes that hinder one of two make ranks uneven
 CHECKPOINTED = DECODER.replace("[2]", "[1]") + "strategies: [single]\nactivation_checkpointing: full\n"
+SMALLER = (
+    CHECKPOINTED.replace("depth: 6", "depth: 4")
+    .replace("seq_len: 128", "seq_len: 64")
+    .replace("size: 8}", "size: 4}")
+    .replace("profile_steps: 4", "profile_steps: 2")
+)
 HINDERED = "strategies: [{hindered: {by: [rank, optimizer, host, communication], share: SHARE}}]\n"
 CAUSES = {
     "hindered-rank": "imbalance between ranks",
@@ -121,8 +128,11 @@ def test_a_slow_data_source_has_its_diagnosis(tmp_path):
 
 @pytest.mark.parametrize(
     ("suite", "word"),
-    [(PIPELINE, "pipeline bubble"), (CHECKPOINTED, "memory-bound (recomputation)")],
-    ids=["bubble", "memory"],
+    [
+        pytest.param(PIPELINE, "pipeline bubble", id="bubble"),
+        # of a smaller model, its changes are tried below
+        pytest.param(CHECKPOINTED, "memory-bound (recomputation)", marks=pytest.mark.deep, id="memory"),
+    ],
 )
 def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(tmp_path, suite, word):
     assert [*words(run_in(tmp_path, suite)).values()] == [word]
@@ -130,7 +140,7 @@ def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(tmp_path
 
 def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
     suite = tmp_path / "suite.yaml"
-    suite.write_text(CHECKPOINTED)
+    suite.write_text(SMALLER)
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
@@ -150,7 +160,7 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
         ("none", 3),
     ]
     assert changed.cases[0].case.id == results["cases"][0]["case_id"]
-    assert "trying 2 changes of single/ws1/mb8/fp32 (memory-bound (recomputation))" in done.stderr
+    assert "trying 2 changes of single/ws1/mb4/fp32 (memory-bound (recomputation))" in done.stderr
 
 
 def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):

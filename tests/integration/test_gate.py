@@ -60,7 +60,7 @@ def gate(folder: Path, *arguments: str, suite: str = SUITE, **variables: str) ->
 
 
 def test_two_equal_arms_pass(tmp_path):
-    text = OWN_PACE.replace("peak_memory: false", "peak_memory: 1%")
+    text = PACE.replace("peak_memory: false", "peak_memory: 1%")
     done = gate(tmp_path, "--self-test", suite=text, SMALL_SLEEPS="0.1")
     assert done.code == 0, done.errors
     assert done.findings == dict.fromkeys(("tokens_per_s", "peak_memory", "comm_bytes", "comm_calls"), "pass")

@@ -6,7 +6,7 @@ import pytest
 SUITE = """
 workload: {transformer: {dim: 64, ffn_dim: 256, depth: 4, heads: 4, kv_heads: 4, seq_len: 256}}
 data: text
-batch: {global_batch_size: 16}
+batch: {global_batch_size: 4}
 world_sizes: [2]
 activation_checkpointing: [none, selective, full]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}

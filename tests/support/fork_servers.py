@@ -24,7 +24,10 @@ class KeptSite(LaunchSession):
         folder = spec.target.working_directory or str(Path.cwd())
         target = dataclasses.replace(spec.target, working_directory=folder)
         changed = {**_changed(), **spec.environment}
-        return _site().launch(dataclasses.replace(spec, environment=changed, target=target), is_cancelled)
+        # ranks import it for two seconds each; `local` does not, as it might initialise CUDA before they fork
+        more = ("distbench.workloads._hf_model",) if "transformers" in spec.imports else ()
+        kept = dataclasses.replace(spec, environment=changed, target=target, imports=(*spec.imports, *more))
+        return _site().launch(kept, is_cancelled)
 
     def close(self) -> None:
         """Keep them for the next run."""

@@ -25,6 +25,7 @@ from distbench.core.errors import EXIT_TIME_LIMIT
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.system.cache import cache_folder
+from support.inner_pytest import run_inside
 from support.leftover_processes import alive
 from support.pretended_suites import held_by
 from support.records import COLUMNS, case, failed, measured, stored_run
@@ -65,7 +66,7 @@ def run(pytester, monkeypatch):
     def go(*arguments: str) -> pytest.RunResult:
         is_benchmark = any(str(each).startswith("--benchmark") for each in arguments)
         more = ("-p", "pytest_benchmark.plugin") if is_benchmark else ()
-        return pytester.runpytest_subprocess("-p", PLUGIN, *more, *arguments)
+        return run_inside(pytester.path, "-p", PLUGIN, *more, *arguments)
 
     return go
 

@@ -3,14 +3,12 @@
 import base64
 import contextlib
 import csv
-import functools
 import gzip
 import io
 import json
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,8 +27,9 @@ from distbench.suite import Suite
 from distbench.views.base import all_views
 from support.records import case, measured, run_of
 from support.runs import call
+from support.stored_runs import SAMPLE
 
-SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
+pytestmark = pytest.mark.usefixtures("read_once")
 EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts", "layers"}
 """Views that such a run has nothing for."""
 AMBIGUOUS = {"other"}
@@ -86,16 +85,6 @@ def data(page: str) -> dict[str, Any]:
     blocks = {name: without_prose(json.loads(text)) for name, text in DATA_BLOCK.findall(page)}
     blocks["case-data"] = without_prose(unpacked(page, "case-data"))
     return {**blocks, "tables": Tables(page).rows}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def read_once():
-    """Commands take half a second to read the sample, and each view is asked for in five forms."""
-    read = RunAnalysis.read
-    kept = functools.cache(lambda folder: read(Run(folder)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunAnalysis, "read", lambda run: kept(run.folder))
-        yield
 
 
 @pytest.fixture(scope="module")

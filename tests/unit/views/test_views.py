@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-from pathlib import Path
 from unicodedata import combining, east_asian_width
 
 import pytest
@@ -17,9 +16,9 @@ from distbench.tables.text_table import TextRow, layout_lines
 from distbench.views.base import all_views
 from support.records import case, measured, stored_run
 from support.runs import call
+from support.stored_runs import FROZEN, SAMPLE
 
-FROZEN = Path(__file__).parents[2] / "frozen" / "run"
-SAMPLE = Path(__file__).parents[3] / "reports" / "sample"
+pytestmark = pytest.mark.usefixtures("read_once")
 WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers")
 FORMS = ("", "--json", "--csv", "--md")
 NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers"}
