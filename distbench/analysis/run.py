@@ -87,6 +87,9 @@ class RunAnalysis:
     @cached_property
     def step_limits(self) -> list[tuple[CaseSummary, StepLimit | str]]:
         """Limit of the steps of each measured case, or the reason why it is unknown."""
+        if self.info.is_trace:
+            # its table of losses tells the causes of idle time, which a step limit knows only the sum of
+            return []
         return [(row, step_limit(row)) for row in self.cases if row.measured]
 
     @cached_property
