@@ -1,16 +1,12 @@
-"""Render a suite that compares the training of a measured script with its alternatives."""
+"""Draft a suite from the measured trial of a script."""
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from distbench.cli.suite_template import is_user_model, model_problem
+from distbench.cli.suite_draft import SuiteDraft, named_workload
 from distbench.core import registry
 from distbench.core.case import Case, ObservedOptimizer, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
@@ -19,13 +15,6 @@ from distbench.record.run_folder import Run
 from distbench.suite.sections import check_section
 from distbench.workloads._hf_files import deciding_keys
 
-_TEMPLATE = Path(__file__).with_name("script_suite.yaml.jinja")
-_ALTERNATIVES = (
-    PluginChoice("ddp"),
-    PluginChoice("fsdp"),
-    PluginChoice("zero", {"stage": 2}),
-    PluginChoice("zero", {"stage": 3}),
-)
 _TASKS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
@@ -36,72 +25,35 @@ _TASKS = {
 """End of the name of a class of transformers -> the task that a suite has for it."""
 
 
-@dataclass(frozen=True)
-class ScriptSuite:
-    """Sections of a suite, from the measured trial of a script."""
+def draft_from_run(run: Run, model: str, shape: Mapping[str, Any] | None = None) -> SuiteDraft:
+    """Carry the training of the script of *run* over.
 
-    script: str
-    """Command line of the script."""
-    sections: Mapping[str, Any]
-    strategies: tuple[PluginChoice, ...]
-    """The script's own first, if a suite has it."""
-    has_own: bool
-    left_out: list[str] = field(default_factory=list)
-    """Sentences on what the suite does not have of the script."""
+    Args:
+        run: A measured script.
+        model: Answer as for ``init``; empty: that of the run, which needs to be one of transformers.
+        shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
 
-    @classmethod
-    def from_run(cls, run: Run, model: str, shape: Mapping[str, Any] | None = None) -> ScriptSuite:
-        """Carry the training of the script of *run* over.
-
-        Args:
-            run: A measured script.
-            model: Answer as for ``init``; empty: that of the run, which needs to be one of transformers.
-            shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
-
-        Raises:
-            UsageError: the run has no measured script, or its model is not known.
-        """
-        record = measured_trial(run)
-        case, left = record.case, ["its data: the suite has synthetic rows of the same length"]
-        workload = _workload(record, model, shape, left)
-        strategies, has_own = _strategies(case, left)
-        batch = {"global_batch_size": case.batch.global_batch_size}
-        if case.batch.gradient_accumulation_steps > 1:
-            batch["micro_batch_size"] = case.batch.micro_batch_size
-        sections = {
-            "workload": workload,
-            "batch": batch,
-            "optimizer": _optimizer(case, left),
-            "precision": _changed(case.precision, PrecisionConfig(), "compute"),
-            "activation_checkpointing": case.activation_checkpointing,
-            "compile": {"none": False, "default": True}.get(case.compile, case.compile),
-            "world_sizes": [case.world_size] if case.world_size > 1 else "auto",
-        }
-        command = record.tables.get("script_ranks", [{}])[0].get("command") or run.info().suite_name
-        return cls(str(command), sections, strategies, has_own, left)
-
-    def render(self, file: str, source: str) -> str:
-        """The suite as YAML, to be stored as *file*; *source* is the run that it comes from."""
-        import json
-
-        import jinja2
-
-        template = jinja2.Template(
-            _TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, undefined=jinja2.StrictUndefined
-        )
-        text: str = template.render(
-            file=file,
-            source=source,
-            script=shlex.quote(self.script) if "\n" in self.script else self.script,
-            left_out=[line for each in self.left_out for line in textwrap.wrap(f"- {each}", 106)],
-            sections={key: json.dumps(value) for key, value in self.sections.items()},
-            strategies=[
-                json.dumps({each.name: each.options} if each.options else each.name)
-                for each in self.strategies
-            ],
-            has_own=self.has_own,
-        )
-        return text
+    Raises:
+        UsageError: the run has no measured script, or its model is not known.
+    """
+    record = measured_trial(run)
+    case, left = record.case, ["its data: the suite has synthetic rows of the same length"]
+    workload = _workload(record, model, shape, left)
+    own = _strategy(case, left)
+    batch = {"global_batch_size": case.batch.global_batch_size}
+    if case.batch.gradient_accumulation_steps > 1:
+        batch["micro_batch_size"] = case.batch.micro_batch_size
+    sections = {
+        "workload": workload,
+        "batch": batch,
+        "optimizer": _optimizer(case, left),
+        "precision": _changed(case.precision, PrecisionConfig(), "compute"),
+        "activation_checkpointing": case.activation_checkpointing,
+        "compile": {"none": False, "default": True}.get(case.compile, case.compile),
+        "world_sizes": [case.world_size] if case.world_size > 1 else "auto",
+    }
+    command = record.tables.get("script_ranks", [{}])[0].get("command") or run.info().suite_name
+    return SuiteDraft(f"{command!r}, measured in {run.folder}", sections, own, tuple(left))
 
 
 def measured_trial(run: Run) -> Record:
@@ -122,7 +74,7 @@ def measured_trial(run: Run) -> Record:
 def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left: list[str]) -> dict[str, Any]:
     tokens = _tokens_per_sample(record)
     if model:
-        return _named_workload(model, tokens, shape)
+        return named_workload(model, shape, tokens)
     own = record.effective.get("model") or {}
     if not isinstance(own.get("config"), dict):
         raise UsageError(
@@ -159,15 +111,6 @@ def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left:
     return {"huggingface": {**options, "config": config}}
 
 
-def _named_workload(model: str, tokens: int | None, shape: Mapping[str, Any] | None) -> dict[str, Any]:
-    if is_user_model(model):
-        known = {"kind": "tokens", "length": 128, "classes": 256, **(shape or {})}
-        return {"user": {"model": model, **known, **({"length": tokens} if tokens else {})}}
-    if problem := model_problem(model):
-        raise UsageError(f"--model = {model!r}: {problem}")
-    return {"transformer": {"preset": model, "seq_len": tokens or 128}}
-
-
 def _tokens_per_sample(record: Record) -> int | None:
     """Tokens of a sample; None: its rows are not tokens."""
     tokens, samples = record.values.get("tokens_per_s"), record.values.get("samples_per_s")
@@ -176,7 +119,7 @@ def _tokens_per_sample(record: Record) -> int | None:
     return round(tokens / samples)
 
 
-def _strategies(case: Case, left: list[str]) -> tuple[tuple[PluginChoice, ...], bool]:
+def _strategy(case: Case, left: list[str]) -> PluginChoice | None:
     own = case.strategy
     plugin = registry.built_in_plugins("strategies").get(own.name)
     problem = "" if plugin is not None else "no wrapper is known, so the script communicates by itself"
@@ -185,8 +128,8 @@ def _strategies(case: Case, left: list[str]) -> tuple[tuple[PluginChoice, ...], 
         problem = findings[0].message if findings else ""
     if problem:
         left.append(f"its strategy: {problem}")
-        return _ALTERNATIVES, False
-    return (own, *(each for each in _ALTERNATIVES if each != own)), True
+        return None
+    return own
 
 
 def _optimizer(case: Case, left: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ _MANIFEST = re.compile(
     r"^apiVersion:.*?^kind:\s*(\w+)|^kind:\s*(\w+).*?^apiVersion:", re.MULTILINE | re.DOTALL
 )
 _DEEPSPEED_KEYS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+_CARRIED = "distbench init SUITE --from FILE writes a suite with it and its alternatives"
 # file, remedy
 _BY_PATTERN = (
     (r"^#SBATCH\b", "a batch script for Slurm", "submit a suite with distbench launch SUITE --on slurm"),
@@ -19,7 +20,7 @@ _BY_PATTERN = (
     (
         r"^(compute_environment|distributed_type):",
         "a configuration of Accelerate",
-        "distbench init writes a suite, which compares ddp, fsdp and zero",
+        _CARRIED,
     ),
     (r'"traceEvents"', "a trace", "distbench trace FILE explains it"),
     (
@@ -55,7 +56,4 @@ def _deepspeed(text: str) -> tuple[str, str] | None:
         settings = json.loads(text)
     if not isinstance(settings, dict) or not any(key in settings for key in _DEEPSPEED_KEYS):
         return None
-    zero = settings.get("zero_optimization")
-    stage = zero.get("stage", 0) if isinstance(zero, dict) else 0
-    strategies = f"strategies: [{{zero: {{stage: {stage}}}}}]"
-    return "a configuration of DeepSpeed", f"distbench init writes a suite, in which it is {strategies}"
+    return "a configuration of DeepSpeed", _CARRIED

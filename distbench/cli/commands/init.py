@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from distbench.cli.suite_template import (
     render_suite,
 )
 from distbench.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from distbench.cli.suite_draft import SuiteDraft
 
 _PROMPTS = {
     "model": "Model: a preset of the transformer (tiny, gpt2-small, 1b, ...) or package.module:callable",
@@ -39,7 +42,8 @@ def init(
     devices: Annotated[str, option("--devices", "N,N", "Numbers of devices: 1,2,4, or auto.")] = "",
     goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
     source: Annotated[
-        str, option("--from", "RUN", "Measured script: compare its training with its alternatives.")
+        str,
+        option("--from", "FROM", "Measured script, or file of DeepSpeed or Accelerate, to improve."),
     ] = "",
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
@@ -56,7 +60,7 @@ def init(
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{file}: the folder {file.parent} does not exist; create it first")
     if source:
-        suite = _script_suite(source, out, model, file)
+        suite = _draft(source, out, model).render(shlex.quote(str(file)))
     else:
         given = {"model": model, "devices": devices, "goal": goal}
         answers = _to_answers(
@@ -72,16 +76,20 @@ def init(
     return 0
 
 
-def _script_suite(source: str, out: Path, model: str, file: Path) -> str:
-    """Text of *file*, a suite for the training of the measured script *source*."""
-    from distbench.cli.script_suite import ScriptSuite
+def _draft(source: str, out: Path, model: str) -> SuiteDraft:
+    """Suite for the training of *source*, a measured script or a configuration file."""
+    from distbench.cli.configuration_suite import draft_from_file
+    from distbench.cli.script_suite import draft_from_run
     from distbench.record import catalog
 
-    run = catalog.find_run(source, out)
-    suite = ScriptSuite.from_run(run, model, _shape(model) if is_user_model(model) else None)
-    for each in suite.left_out:
+    shape = _shape(model) if is_user_model(model) else None
+    if Path(source).is_file():
+        draft = draft_from_file(Path(source), model, shape)
+    else:
+        draft = draft_from_run(catalog.find_run(source, out), model, shape)
+    for each in draft.left_out:
         print_note(f"left out: {each}")
-    return suite.render(shlex.quote(str(file)), str(run.folder))
+    return draft
 
 
 def _shape(model: str) -> Mapping[str, Any] | None:

@@ -44,7 +44,7 @@ def test_a_model_of_transformers_is_carried_over_with_all_settings(command, tmp_
     names = [line.split("/")[0] for line in planned.splitlines() if "/ws2/" in line and "planned" in line]
     assert sorted(names) == ["ddp", "fsdp", "zero2", "zero3"]
     assert "train.py --lr 3e-4" in file.read_text()
-    assert '{"zero": {"stage": 2}} # as in the script' in file.read_text()
+    assert '{"zero": {"stage": 2}} # as it is' in file.read_text()
 
 
 def test_a_model_of_ones_own_is_asked_for_and_taken(command, tmp_path):
@@ -68,7 +68,7 @@ def test_what_no_suite_has_is_named(command, tmp_path):
     assert code == 0, errors
     assert "its strategy: no wrapper is known" in errors
     assert "its optimizer Rprop" in errors
-    assert "as in the script" not in file.read_text()
+    assert "as it is" not in file.read_text()
     assert load_suite(file).work["optimizer"]["name"] == "adamw"
 
 

@@ -7,8 +7,8 @@ from support.runs import call
 FILES = {
     "ds_config.json": (
         '{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}',
-        "a configuration of DeepSpeed, not a suite; distbench init writes a suite, in which it is "
-        "strategies: [{zero: {stage: 2}}]",
+        "a configuration of DeepSpeed, not a suite; distbench init SUITE --from FILE writes a suite with it "
+        "and its alternatives",
     ),
     "job.yaml": (
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n---\napiVersion: v1\nkind: Service\n",
@@ -22,7 +22,7 @@ FILES = {
     "run.sh": ("#!/usr/bin/env bash\ntorchrun train.py\n", "a shell script, not a suite; distbench init"),
     "default_config.yaml": (
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n",
-        "a configuration of Accelerate, not a suite; distbench init",
+        "a configuration of Accelerate, not a suite; distbench init SUITE --from FILE",
     ),
     "rank0.trace.json": (
         '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "aten::mm"}]}',

@@ -1,0 +1,79 @@
+"""Render a suite that compares a training that exists with its alternatives."""
+
+from __future__ import annotations
+
+import functools
+import json
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distbench.cli.suite_template import is_user_model, model_problem
+from distbench.core.case import PluginChoice
+from distbench.core.errors import UsageError
+
+_TEMPLATE = Path(__file__).with_name("drafted_suite.yaml.jinja")
+_ALTERNATIVES = (
+    PluginChoice("ddp"),
+    PluginChoice("fsdp"),
+    PluginChoice("zero", {"stage": 2}),
+    PluginChoice("zero", {"stage": 3}),
+)
+
+
+@dataclass(frozen=True)
+class SuiteDraft:
+    """Sections of a suite, from a training that exists."""
+
+    origin: str
+    """What the training comes from, for people."""
+    sections: Mapping[str, Any]
+    own: PluginChoice | None
+    """Strategy of the training; None: no suite has it."""
+    left_out: tuple[str, ...]
+    """Sentences on what the suite does not have of it."""
+
+    def render(self, file: str) -> str:
+        """The suite as YAML, to be stored as *file*."""
+        import jinja2
+
+        template = jinja2.Template(
+            _TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, undefined=jinja2.StrictUndefined
+        )
+        own = [self.own] if self.own else []
+        strategies = [*own, *(each for each in _ALTERNATIVES if each != self.own)]
+        wrap = functools.partial(textwrap.wrap, width=106, subsequent_indent="  ")
+        text: str = template.render(
+            file=file,
+            origin=textwrap.wrap(f"Taken from {self.origin}. The suite does not have:", 108),
+            left_out=[line for each in self.left_out for line in wrap(f"- {each}")],
+            sections={key: json.dumps(value) for key, value in self.sections.items()},
+            strategies=[json.dumps(_entry(each)) for each in strategies],
+            has_own=bool(own),
+        )
+        return text
+
+
+def _entry(strategy: PluginChoice) -> Any:
+    return {strategy.name: dict(strategy.options)} if strategy.options else strategy.name
+
+
+def named_workload(model: str, shape: Mapping[str, Any] | None, tokens: int | None = None) -> dict[str, Any]:
+    """Section ``workload`` for the *model* of an answer.
+
+    Args:
+        model: Preset of the transformer, or ``package.module:callable``.
+        shape: ``kind``, ``length`` and ``classes`` of the user's own model; None: not known.
+        tokens: Tokens of a sample; None: not known.
+
+    Raises:
+        UsageError: there is no such preset.
+    """
+    if is_user_model(model):
+        known = {"kind": "tokens", "length": 128, "classes": 256, **(shape or {})}
+        return {"user": {"model": model, **known, **({"length": tokens} if tokens else {})}}
+    if problem := model_problem(model):
+        raise UsageError(f"--model = {model!r}: {problem}")
+    return {"transformer": {"preset": model, "seq_len": tokens or 128}}

@@ -1,0 +1,279 @@
+"""Configuration files of DeepSpeed and Accelerate become suites; what no suite has is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distbench.core.case import Case
+from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
+from distbench.plan import make_plan
+from distbench.strategies.zero import Zero
+from distbench.strategies.zero.config import configuration, optional_sizes
+from distbench.suite import load_suite
+from distbench.suite.configurations.files import read_configuration
+from distbench.suite.configurations.training import DescribedTraining
+
+OFFLOADED = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "gradient_clipping": 0.5,
+    "steps_per_print": 10,
+    "fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 12, "hysteresis": 1},
+    "communication_data_type": "fp32",
+    "zero_optimization": {
+        "stage": 2,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": 3e8,
+        "allgather_bucket_size": 2e8,
+    },
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.9, 0.98], "weight_decay": 0.1}},
+    "scheduler": {
+        "type": "WarmupDecayLR",
+        "params": {"total_num_steps": 500, "warmup_num_steps": 20, "warmup_type": "linear"},
+    },
+}
+SHARDED = {
+    "train_micro_batch_size_per_gpu": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 5e8, "zero_quantized_weights": True},
+}
+
+
+def read(folder: Path, settings: Any, name: str = "ds.json") -> DescribedTraining:
+    file = folder / name
+    file.write_text(settings if isinstance(settings, str) else json.dumps(settings))
+    return read_configuration(file)
+
+
+def left(training: DescribedTraining) -> dict[str, str]:
+    return {each.key: each.changes for each in training.left_out}
+
+
+def test_a_file_of_deepspeed_is_carried_over(tmp_path):
+    found = read(tmp_path, OFFLOADED)
+    assert (found.strategy.name, found.strategy.options) == (
+        "zero",
+        {
+            "stage": 2,
+            "offload_optimizer": "cpu",
+            "overlap_comm": True,
+            "reduce_bucket_size": 300_000_000,
+            "allgather_bucket_size": 200_000_000,
+        },
+    )
+    assert found.batch == {"global_batch_size": 16, "micro_batch_size": 2}
+    # 16 samples in micro-batches of 2, of which a rank takes 4
+    assert found.world_size == 2
+    assert found.precision == {
+        "compute": "fp16",
+        "reduce": "fp32",
+        "loss_scale": "dynamic",
+        "initial_scale_power": 12,
+    }
+    # DeepSpeed's Adam decouples the weight decay
+    assert found.optimizer == {
+        "name": "adamw",
+        "lr": 3e-4,
+        "weight_decay": 0.1,
+        "betas": [0.9, 0.98],
+        "clip_grad_norm": 0.5,
+        "schedule": "linear",
+        "warmup_steps": 20,
+        "total_steps": 500,
+    }
+    assert left(found) == {"data_types.grad_accum_dtype": "memory"}
+
+
+def test_defaults_are_those_of_deepspeed_and_not_of_distbench(tmp_path):
+    found = read(tmp_path, SHARDED)
+    assert found.strategy.options == {
+        "stage": 3,
+        "reduce_bucket_size": 500_000_000,
+        "prefetch_bucket_size": 50_000_000,
+        "param_persistence_threshold": 100_000,
+        "max_live_parameters": 500_000_000,
+        "max_reuse_distance": 1_000_000_000,
+        "quantized_weights": True,
+        "grad_accum_dtype": "bf16",
+    }
+    assert found.precision == {"compute": "bf16", "reduce": "bf16"}
+    assert found.optimizer == {"clip_grad_norm": 1.0}
+    assert (found.batch, found.world_size) == ({"per_device_batch_size": 4, "micro_batch_size": 4}, None)
+    assert left(found) == {"optimizer": "training"}
+
+
+@pytest.mark.parametrize("settings", [OFFLOADED, SHARDED])
+def test_what_is_written_for_the_case_means_the_same(command, tmp_path, settings):
+    (tmp_path / "ds.json").write_text(json.dumps(settings))
+    file = tmp_path / "mine.yaml"
+    code, _, errors = command("init", str(file), "--from", str(tmp_path / "ds.json"), "--model", "tiny")
+    assert code == 0, errors
+    case = own_case(file)
+    zero = Zero(**case.strategy.options)
+    sizes = {key: getattr(zero, key) for key in optional_sizes(zero)}
+    written = configuration(zero, case, {key: size for key, size in sizes.items() if size is not None})
+    # other than by its own names, and quantization, which the engine adds
+    told = {key: value for key, value in settings.items() if key not in ("optimizer", "scheduler")}
+    told.pop("steps_per_print", None)
+    for key, value in told.items():
+        if not isinstance(value, dict):
+            assert written[key] == value, key
+            continue
+        for inner, number in value.items():
+            if inner not in ("pin_memory", "offload_optimizer", "zero_quantized_weights"):
+                assert written[key][inner] == number, (key, inner)
+
+
+def own_case(file: Path) -> Case:
+    machine = Machine("cuda", 8, {"torch": "9", "deepspeed": "9"}, has_libaio=True, has_compiler=True)
+    plan = make_plan(load_suite(file), machine)
+    return plan.cases[0].case
+
+
+def test_auto_and_settings_that_no_suite_has_are_named_with_their_effect(tmp_path):
+    found = read(
+        tmp_path,
+        {
+            "train_batch_size": "auto",
+            "gradient_clipping": "auto",
+            "bf16": {"enabled": "auto"},
+            "aio": {"block_size": 1},
+            "prescale_gradients": True,
+            "zero_optimization": {
+                "stage": 3,
+                "reduce_bucket_size": "auto",
+                "round_robin_gradients": True,
+                "contiguous_gradients": False,
+                "sub_group_size": 1e9,
+                "offload_param": {"device": "cpu", "buffer_count": 4},
+                "no_such": 1,
+            },
+            "optimizer": {"type": "OneBitAdam", "params": {"lr": "auto", "freeze_step": 10}},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}},
+        },
+    )
+    assert left(found) == {
+        "train_batch_size": "training",
+        "gradient_clipping": "training",
+        "bf16.enabled": "training",
+        "aio": "speed",
+        "prescale_gradients": "training",
+        "zero_optimization.reduce_bucket_size": "speed",
+        "zero_optimization.round_robin_gradients": "speed",
+        "zero_optimization.contiguous_gradients": "speed",
+        "zero_optimization.sub_group_size": "memory",
+        "zero_optimization.offload_param.buffer_count": "speed",
+        "zero_optimization.no_such": "training",
+        "optimizer.type": "training",
+        "optimizer.params.lr": "training",
+        "optimizer.params.freeze_step": "training",
+        "scheduler.params.warmup_type": "training",
+    }
+    assert found.strategy.options["offload_parameters"] == "cpu"
+    assert "reduce_bucket_size" not in found.strategy.options
+    assert found.optimizer["lr"] == 0.01
+
+
+def test_comments_as_tutorials_write_them_are_read_over(tmp_path):
+    text = (
+        '// ours\n{"train_batch_size": 8, /* 1: the\nstates */ "zero_optimization": {"stage": 1, "x//y": 1}}'
+    )
+    found = read(tmp_path, text)
+    assert (found.batch, found.strategy.options["stage"]) == ({"global_batch_size": 8}, 1)
+    assert "zero_optimization.x//y" in left(found)
+
+
+def test_a_file_of_accelerate_is_carried_over(tmp_path):
+    found = read(
+        tmp_path,
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 4\nmachine_rank: 0\n"
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n"
+        "  fsdp_activation_checkpointing: true\n  fsdp_offload_params: true\n"
+        "  fsdp_backward_prefetch: NONE\n",
+        "a.yaml",
+    )
+    assert (found.strategy.name, found.strategy.options) == (
+        "fsdp",
+        {"sharding": "grad_op", "cpu_offload": True},
+    )
+    assert (found.precision, found.activation_checkpointing) == (
+        {"compute": "bf16", "reduce": "bf16"},
+        "full",
+    )
+    assert found.world_size == 4
+    assert left(found) == {"fsdp_config.fsdp_backward_prefetch": "speed"}
+    ddp = read(tmp_path, "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n", "b.yaml")
+    assert ddp.strategy.name == "ddp"
+    assert ddp.precision["loss_scale"] == "dynamic"
+
+
+def test_accelerate_names_a_file_of_deepspeed_or_has_its_settings(tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(SHARDED))
+    named = read(
+        tmp_path,
+        "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
+        "a.yaml",
+    )
+    assert named.strategy == read(tmp_path, SHARDED).strategy
+    assert named.world_size == 2
+    inside = read(
+        tmp_path,
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+        "deepspeed_config: {zero_stage: 3, gradient_accumulation_steps: 2, offload_param_device: cpu}\n",
+        "b.yaml",
+    )
+    assert inside.strategy.options["offload_parameters"] == "cpu"
+    assert inside.batch == {"gradient_accumulation_steps": 2}
+    assert "clip_grad_norm" not in inside.optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.json", "", "the file is empty"),
+        ("x.json", '{\n"a": {', "x.json:2: not JSON"),
+        ("x.json", "[1]", "expected a mapping of keys, not list"),
+        ("x.yaml", "a: [", "x.yaml:1: not YAML"),
+        ("x.yaml", "epochs: 3", "no configuration of DeepSpeed"),
+        ("x.json", '{"lr": 1}', "no configuration of DeepSpeed"),
+        (
+            "x.yaml",
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: no.json}",
+            "no.json",
+        ),
+    ],
+)
+def test_files_that_are_none_are_refused_with_their_place(command, tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    file = tmp_path / "mine.yaml"
+    code, _, errors = command("init", str(file), "--from", str(tmp_path / name), "--model", "tiny")
+    assert (code, file.exists()) == (2, False)
+    assert said in errors
+    with pytest.raises(UsageError):
+        read_configuration(tmp_path / name)
+
+
+def test_values_of_another_type_are_named_and_stop_nothing(tmp_path):
+    found = read(
+        tmp_path,
+        {
+            "zero_optimization": {"stage": "two", "reduce_bucket_size": 1.5},
+            "bf16": True,
+            "train_batch_size": [8],
+            "optimizer": {"type": "Adam", "params": {"lr": "fast"}},
+        },
+    )
+    assert {"zero_optimization.stage", "bf16", "train_batch_size", "optimizer.params.lr"} <= {*left(found)}
+
+
+def test_a_file_without_a_model_asks_for_one(command, tmp_path):
+    (tmp_path / "ds.json").write_text(json.dumps(SHARDED))
+    code, _, errors = command("init", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "ds.json"))
+    assert code == 2
+    assert "add --model" in errors
