@@ -1,4 +1,4 @@
-"""Draft a suite from a configuration file of DeepSpeed or Accelerate."""
+"""Draft a suite from a configuration file of another framework."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distbench.cli.suite_draft import SuiteDraft, named_workload
+from distbench.cli.suite_draft import SuiteDraft, named_workload, transformers_task
 from distbench.core.errors import UsageError
-from distbench.suite.configurations.files import read_configuration
+from distbench.suite.configurations.files import model_of_transformers, read_configuration
 
 _SAMPLES = 8
 
@@ -17,13 +17,15 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
     """Carry the training that *file* describes over.
 
     Args:
-        file: Configuration of DeepSpeed (JSON) or Accelerate (YAML).
-        model: Answer as for ``init``: such a file does not name the model.
+        file: Configuration of DeepSpeed, Accelerate or the Trainer, or of a model of transformers.
+        model: Answer as for ``init``: only a file of the last kind tells it.
         shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
 
     Raises:
         UsageError: it is no such file, or there is no model.
     """
+    if (configuration := model_of_transformers(file)) is not None:
+        return _draft_of_model(file, configuration, model)
     training = read_configuration(file)
     if not model:
         raise UsageError(
@@ -41,7 +43,32 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
         "optimizer": training.optimizer or {"name": "adamw"},
         "precision": training.precision,
         "activation_checkpointing": training.activation_checkpointing,
-        "compile": False,
+        "compile": training.compile,
         "world_sizes": [ranks] if ranks else "auto",
     }
     return SuiteDraft(str(file), sections, training.strategy, tuple(left))
+
+
+def _draft_of_model(file: Path, configuration: Mapping[str, Any], model: str) -> SuiteDraft:
+    """Suite of the model with the *configuration* of transformers in *file*, which tells no training.
+
+    Raises:
+        UsageError: a suite has no task for it, or another model is asked for.
+    """
+    if model:
+        raise UsageError(f"--model = {model!r}: leave it out; --from {file} is a model itself")
+    (name, *_) = configuration.get("architectures") or ["ForCausalLM"]
+    if (task := transformers_task(str(name))) is None:
+        raise UsageError(
+            f"--from: a suite has no task for the model {name} of {file}; use --model package.module:callable"
+        )
+    sections = {
+        "workload": {"huggingface": {"config": str(file), "task": task}},
+        "batch": {"per_device_batch_size": _SAMPLES},
+        "optimizer": {"name": "adamw"},
+        "precision": {"compute": "fp32"},
+        "activation_checkpointing": "none",
+        "compile": False,
+        "world_sizes": "auto",
+    }
+    return SuiteDraft(str(file), sections, None, ("its training, which is not in the file, and dropout",))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from distbench.cli.suite_draft import SuiteDraft, named_workload
+from distbench.cli.suite_draft import SuiteDraft, named_workload, transformers_task
 from distbench.core import registry
 from distbench.core.case import Case, ObservedOptimizer, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
@@ -14,15 +14,6 @@ from distbench.record import Record, Status
 from distbench.record.run_folder import Run
 from distbench.suite.sections import check_section
 from distbench.workloads._hf_files import deciding_keys
-
-_TASKS = {
-    "ForCausalLM": "causal-lm",
-    "LMHeadModel": "causal-lm",
-    "ForMaskedLM": "masked-lm",
-    "ForConditionalGeneration": "seq2seq",
-    "ForImageClassification": "image-classification",
-}
-"""End of the name of a class of transformers -> the task that a suite has for it."""
 
 
 def draft_from_run(run: Run, model: str, shape: Mapping[str, Any] | None = None) -> SuiteDraft:
@@ -82,8 +73,7 @@ def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left:
             "returns it"
         )
     name = str(own.get("class", ""))
-    task = next((task for end, task in _TASKS.items() if name.endswith(end)), None)
-    if task is None:
+    if (task := transformers_task(name)) is None:
         raise UsageError(
             f"--from: a suite has no task for the model {name}; add --model package.module:callable, "
             "which returns it"

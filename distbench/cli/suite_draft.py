@@ -23,6 +23,16 @@ _ALTERNATIVES = (
 )
 
 
+_TASKS = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForConditionalGeneration": "seq2seq",
+    "ForImageClassification": "image-classification",
+}
+"""End of the name of a class of transformers -> the task that a suite has for it."""
+
+
 @dataclass(frozen=True)
 class SuiteDraft:
     """Sections of a suite, from a training that exists."""
@@ -58,6 +68,11 @@ class SuiteDraft:
 
 def _entry(strategy: PluginChoice) -> Any:
     return {strategy.name: dict(strategy.options)} if strategy.options else strategy.name
+
+
+def transformers_task(name: str) -> str | None:
+    """Task of a suite for the class *name* of transformers; None: there is none."""
+    return next((task for end, task in _TASKS.items() if name.endswith(end)), None)
 
 
 def named_workload(model: str, shape: Mapping[str, Any] | None, tokens: int | None = None) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def init(
     goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
     source: Annotated[
         str,
-        option("--from", "FROM", "Measured script, or file of DeepSpeed or Accelerate, to improve."),
+        option("--from", "FROM", "Measured script, or file of another framework, to compare."),
     ] = "",
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:

@@ -1,1 +1,1 @@
-"""Configuration files of DeepSpeed and Accelerate, read as the training that they describe."""
+"""Configuration files of DeepSpeed, Accelerate and the Trainer, read as the training that they describe."""

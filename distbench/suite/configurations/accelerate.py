@@ -53,10 +53,10 @@ def read_accelerate(
     if kind == "DEEPSPEED":
         training = _deepspeed(settings.section("deepspeed_config"), compute, read_json)
     elif kind == "FSDP":
-        training = _fsdp(settings.section("fsdp_config"), compute)
+        training = read_fsdp(settings.section("fsdp_config"), compute)
     else:
         training = DescribedTraining(PluginChoice("ddp" if kind.startswith("MULTI") else "single"))
-        training.precision = _autocast(compute)
+        training.precision = autocast(compute)
         if kind != "NO" and not kind.startswith("MULTI"):
             settings.leave("distributed_type", f"{kind}: the suite has no such strategy", "training")
     settings.leave_rest()
@@ -65,18 +65,25 @@ def read_accelerate(
     return training
 
 
-def _autocast(compute: str) -> dict[str, Any]:
+def autocast(compute: str) -> dict[str, Any]:
+    """Section ``precision`` of the mixed precision *compute*, or ``no``."""
     if compute == "fp16":
         # the scaler that Accelerate makes
         return {"compute": "fp16", "loss_scale": "dynamic", "loss_scale_window": 2000}
     return {"compute": "bf16" if compute == "bf16" else "fp32"}
 
 
-def _fsdp(section: Settings, compute: str) -> DescribedTraining:
+def read_fsdp(section: Settings, compute: str, usual_version: int = 1) -> DescribedTraining:
+    """The training with the settings of FSDP in *section*.
+
+    Args:
+        compute: The mixed precision, or ``no``.
+        usual_version: Version of FSDP if the settings do not say.
+    """
     found = DescribedTraining(PluginChoice("fsdp"))
     settings = section.without_prefix("fsdp_", found.left_out)
     settings.ignore(_FSDP_WITHOUT_EFFECT)
-    version = settings.take_whole("version", 1)
+    version = settings.take_whole("version", usual_version)
     sharding = str(settings.take("sharding_strategy", settings.take("reshard_after_forward", "FULL_SHARD")))
     settings.ignore(("reshard_after_forward",))
     options: dict[str, Any] = {} if version == 2 else {"version": 1}
@@ -84,16 +91,17 @@ def _fsdp(section: Settings, compute: str) -> DescribedTraining:
         settings.leave("sharding_strategy", f"{sharding}: the suite shards fully", "memory")
     elif known != "full":
         options["sharding"] = known
-    if settings.take("offload_params", False):
+    if settings.take("offload_params", False) or settings.take("cpu_offload", False):
         options["cpu_offload"] = True
     if settings.take("activation_checkpointing", False):
         found.activation_checkpointing = "full"
-    for key, usual in (("backward_prefetch", "BACKWARD_PRE"), ("forward_prefetch", False)):
-        settings.leave_unless(key, usual, "a suite prefetches as FSDP does by default", "speed")
+    for key, usual in (("backward_prefetch", "backward_pre"), ("forward_prefetch", "false")):
+        if key in settings and str(settings.take(key)).lower() != usual:
+            settings.leave(key, "a suite prefetches as FSDP does by default", "speed")
     settings.ignore(("backward_prefetch_policy",))
     settings.leave_rest()
     # its policy of mixed precision has one dtype for parameters and reduction
-    found.precision = {**_autocast(compute), "reduce": compute} if compute != "no" else {"compute": "fp32"}
+    found.precision = {**autocast(compute), "reduce": compute} if compute != "no" else {"compute": "fp32"}
     found.strategy = PluginChoice("fsdp", options)
     return found
 

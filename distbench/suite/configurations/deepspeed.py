@@ -52,7 +52,7 @@ def read_deepspeed(given: Mapping[str, Any]) -> DescribedTraining:
     if "aio" in settings:
         settings.leave("aio", "a suite takes DeepSpeed's own", "speed")
     settings.leave_rest()
-    return DescribedTraining(strategy, batch, optimizer, precision, "none", world_size, left_out)
+    return DescribedTraining(strategy, batch, optimizer, precision, world_size=world_size, left_out=left_out)
 
 
 def _batch(settings: Settings) -> tuple[dict[str, int], int | None]:

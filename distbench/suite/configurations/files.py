@@ -1,4 +1,4 @@
-"""Files of DeepSpeed and Accelerate, as they are found."""
+"""Configuration files of other frameworks, as they are found."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 from distbench.core.errors import UsageError
 from distbench.suite.configurations.accelerate import is_accelerate, read_accelerate
 from distbench.suite.configurations.deepspeed import is_deepspeed, read_deepspeed
+from distbench.suite.configurations.trainer import is_trainer, read_trainer
 from distbench.suite.configurations.training import DescribedTraining
 from distbench.system.files import read_bounded
 
@@ -26,17 +27,29 @@ def read_configuration(file: Path) -> DescribedTraining:
     """The training that *file* describes.
 
     Raises:
-        UsageError: it can't be read, or is no configuration of DeepSpeed or Accelerate.
+        UsageError: it can't be read, or is no configuration of DeepSpeed, Accelerate or the Trainer.
     """
     settings = _mapping(file)
     if is_accelerate(settings):
         return read_accelerate(settings, lambda name: _mapping(_beside(file, name)))
     if is_deepspeed(settings):
         return read_deepspeed(settings)
+    if is_trainer(settings):
+        return read_trainer(settings, lambda name: _mapping(_beside(file, name)))
     raise UsageError(
-        f"{file}: no configuration of DeepSpeed (zero_optimization, train_batch_size, ...) or Accelerate "
-        "(distributed_type, ...)"
+        f"{file}: no configuration of DeepSpeed (zero_optimization, train_batch_size, ...), Accelerate "
+        "(distributed_type, ...) or the Trainer (per_device_train_batch_size, output_dir, ...)"
     )
+
+
+def model_of_transformers(file: Path) -> dict[str, Any] | None:
+    """Configuration of a model, if *file* is the ``config.json`` of one of transformers; None: it is none.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    settings = _mapping(file)
+    return dict(settings) if isinstance(settings.get("model_type"), str) else None
 
 
 def _beside(file: Path, name: str) -> Path:

@@ -34,6 +34,7 @@ class DescribedTraining:
     optimizer: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
     activation_checkpointing: str = "none"
+    compile: bool = False
     world_size: int | None = None
     """None: the file does not decide it."""
     left_out: list[LeftOut] = field(default_factory=list)
@@ -47,6 +48,15 @@ class Settings:
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that nobody has taken."""
+        return [*self._values]
+
+    def merged(self, values: Mapping[str, Any]) -> Settings:
+        """The same settings with *values*, which count more."""
+        return Settings({**self._values, **values}, self._left_out, self._path)
 
     def is_auto(self, key: str) -> bool:
         """True if the Trainer fills *key* in."""
@@ -106,5 +116,5 @@ class Settings:
 
     def leave_rest(self) -> None:
         """Leave out all keys that nobody has taken."""
-        for key in [*self._values]:
+        for key in self.keys:
             self.leave(key, "a suite has no such setting", "training")

@@ -1,4 +1,4 @@
-"""Configuration files of DeepSpeed and Accelerate become suites; what no suite has is named."""
+"""Configuration files of other frameworks become suites; what no suite has is named."""
 
 import json
 from pathlib import Path
@@ -277,3 +277,97 @@ def test_a_file_without_a_model_asks_for_one(command, tmp_path):
     code, _, errors = command("init", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "ds.json"))
     assert code == 2
     assert "add --model" in errors
+
+
+TRAINER = {
+    "output_dir": "out",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 2e-5,
+    "lr_scheduler_type": "cosine",
+    "warmup_ratio": 0.03,
+    "max_steps": 1000,
+    "bf16": True,
+    "fp16": False,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "eval_strategy": "steps",
+}
+
+
+def test_arguments_of_the_trainer_are_carried_over_with_its_defaults(tmp_path):
+    found = read(tmp_path, {**TRAINER, "dataloader_num_workers": 4, "neftune_noise_alpha": 5, "tf32": True})
+    # DDP looks for unused parameters unless layers are recomputed
+    assert (found.strategy.name, found.strategy.options) == ("ddp", {"find_unused_parameters": True})
+    assert found.batch == {"per_device_batch_size": 8, "micro_batch_size": 4}
+    assert found.precision == {"compute": "bf16", "matmul": "high"}
+    assert found.optimizer == {
+        "name": "adamw",
+        "lr": 2e-5,
+        "betas": [0.9, 0.999],
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+        "clip_grad_norm": 1.0,
+        "schedule": "cosine",
+        "warmup_steps": 30,
+        "total_steps": 1000,
+    }
+    assert left(found) == {"dataloader_num_workers": "speed", "neftune_noise_alpha": "training"}
+    recomputed = read(tmp_path, {**TRAINER, "gradient_checkpointing": True, "max_grad_norm": 0})
+    assert (recomputed.activation_checkpointing, recomputed.strategy.options) == ("full", {})
+    assert "clip_grad_norm" not in recomputed.optimizer
+
+
+def test_the_trainer_shards_by_fsdp(tmp_path):
+    settings = {
+        "fsdp": "shard_grad_op auto_wrap offload",
+        "fsdp_config": {"backward_prefetch": "backward_pre"},
+    }
+    found = read(tmp_path, {**TRAINER, **settings})
+    assert (found.strategy.name, found.strategy.options) == (
+        "fsdp",
+        {"sharding": "grad_op", "cpu_offload": True},
+    )
+    assert found.precision == {"compute": "bf16", "reduce": "bf16"}
+    assert left(found) == {"fsdp_config.version": "speed"}
+    first = read(tmp_path, {**TRAINER, "fsdp": True, "fsdp_config": {"version": 1}})
+    assert first.strategy.options == {"version": 1}
+    assert left(first) == {}
+
+
+def test_the_trainer_fills_in_each_auto_of_a_file_of_deepspeed(tmp_path):
+    auto = {
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2},
+        "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "weight_decay": "auto"}},
+    }
+    (tmp_path / "zero.json").write_text(json.dumps(auto))
+    found = read(tmp_path, {**TRAINER, "deepspeed": "zero.json"})
+    assert (found.strategy.name, found.strategy.options["stage"]) == ("zero", 2)
+    assert found.batch == {"per_device_batch_size": 8, "micro_batch_size": 4}
+    assert found.precision == {"compute": "bf16", "reduce": "bf16"}
+    assert (found.optimizer["lr"], found.optimizer["betas"]) == (2e-5, [0.9, 0.999])
+    assert (found.optimizer["clip_grad_norm"], found.optimizer["schedule"]) == (1.0, "cosine")
+    assert left(found) == {}
+
+
+def test_a_configuration_of_a_model_becomes_its_workload(command, tmp_path):
+    config = tmp_path / "config.json"
+    model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64}
+    config.write_text(json.dumps({**model, "intermediate_size": 96, "num_attention_heads": 4}))
+    file = tmp_path / "mine.yaml"
+    code, _, errors = command("init", str(file), "--from", str(config))
+    assert code == 0, errors
+    assert "its training, which is not in the file" in errors
+    suite = load_suite(file)
+    assert suite.work["workload"] == {"huggingface": {"config": str(config), "task": "causal-lm"}}
+    again = str(tmp_path / "again.yaml")
+    assert "is a model itself" in command("init", again, "--from", str(config), "--model", "tiny")[2]
+    config.write_text(json.dumps({**model, "architectures": ["LlamaForTokenClassification"]}))
+    code, _, errors = command("init", again, "--from", str(config))
+    assert code == 2 and "no task for the model LlamaForTokenClassification" in errors
