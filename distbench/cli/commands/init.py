@@ -21,7 +21,7 @@ from distbench.cli.suite_template import (
     model_problem,
     render_suite,
 )
-from distbench.core.errors import UsageError, did_you_mean
+from distbench.core.errors import SuiteError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from distbench.cli.suite_draft import SuiteDraft
@@ -69,7 +69,12 @@ def init(
         shape = _shape(answers.model) if is_user_model(answers.model) else None
         suite = render_suite(dataclasses.replace(answers, shape=shape), shlex.quote(str(file)))
     # the output is a suite, whatever the answers
-    parse_suite_text(suite, file=str(file))
+    try:
+        parse_suite_text(suite, file=str(file))
+    except SuiteError as error:
+        if not source:
+            raise
+        raise UsageError(f"--from: {source} can't be carried over, as no suite has this: {error}") from error
     with infrastructure_errors(file):
         write_atomic(file, suite)
     print_text(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")

@@ -211,9 +211,9 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
 
 
 def _schedule(section: Settings) -> dict[str, Any]:
-    kind = section.take("type")
+    kind = str(section.take("type", ""))
     parameters = section.section("params")
-    if kind is None:
+    if not kind:
         return {}
     schedules = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
     total = parameters.take_whole("total_num_steps")

@@ -12,6 +12,10 @@ Effect = Literal["training", "memory", "speed"]
 """What leaving a key out may change."""
 
 
+_LARGEST = 2**53
+"""More than any count or rate; also excludes infinity and NaN."""
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Key that is not carried over."""
@@ -73,8 +77,10 @@ class Settings:
     def take_number(self, key: str, default: float | None = None) -> float | None:
         """Number of *key*."""
         value = self.take(key, default)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return None if value is None else float(value)
+        if value is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
+            return float(value)
         self.leave(key, f"{value!r} is no number", "training")
         return default
 

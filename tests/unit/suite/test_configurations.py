@@ -272,6 +272,61 @@ def test_values_of_another_type_are_named_and_stop_nothing(tmp_path):
     assert {"zero_optimization.stage", "bf16", "train_batch_size", "optimizer.params.lr"} <= {*left(found)}
 
 
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    "x",
+    "auto",
+    -1,
+    0,
+    1.5,
+    float("inf"),
+    float("nan"),
+    10**40,
+    [],
+    [1],
+    {},
+)
+
+
+def keys_of(settings: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for key, value in settings.items():
+        found.append((*path, key))
+        if isinstance(value, dict):
+            found += keys_of(value, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("settings", [OFFLOADED, SHARDED, {"output_dir": "o", "deepspeed": OFFLOADED}])
+def test_no_value_of_a_key_stops_the_reading(tmp_path, settings):
+    keys = keys_of(settings)
+    assert len(keys) > 5
+    for path in keys:
+        for odd in ODD:
+            changed = json.loads(json.dumps(settings))
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = odd
+            try:
+                found = read(tmp_path, changed)
+            except UsageError:
+                # without it, the file is of no framework, or names a file that is not there
+                assert len(path) == 1
+                continue
+            assert found.strategy.name in ("zero", "ddp"), (path, odd)
+
+
+def test_a_value_that_no_suite_has_is_refused_with_its_file(command, tmp_path):
+    source, file = tmp_path / "ds.json", tmp_path / "mine.yaml"
+    source.write_text(json.dumps({**SHARDED, "train_micro_batch_size_per_gpu": -4}))
+    code, _, errors = command("init", str(file), "--from", str(source), "--model", "tiny")
+    assert (code, file.exists()) == (2, False)
+    assert f"--from: {source} can't be carried over" in errors and "= -4" in errors
+
+
 def test_a_file_without_a_model_asks_for_one(command, tmp_path):
     (tmp_path / "ds.json").write_text(json.dumps(SHARDED))
     code, _, errors = command("init", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "ds.json"))
