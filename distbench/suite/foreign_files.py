@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
-from contextlib import suppress
-from typing import Any
 
 _SUITE_KEY = re.compile(r"^\s*[\"']?(workload|strategies|batch)[\"']?\s*:", re.MULTILINE)
 _MANIFEST = re.compile(
     r"^apiVersion:.*?^kind:\s*(\w+)|^kind:\s*(\w+).*?^apiVersion:", re.MULTILINE | re.DOTALL
 )
-_DEEPSPEED_KEYS = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _CARRIED = "distbench init SUITE --from FILE writes a suite with it and its alternatives"
 # file, remedy
 _BY_PATTERN = (
     (r"^#SBATCH\b", "a batch script for Slurm", "submit a suite with distbench launch SUITE --on slurm"),
     (r"\A#!.*sh\b", "a shell script", "distbench init writes a first suite"),
+    (r"^(compute_environment|distributed_type):", "a configuration of Accelerate", _CARRIED),
+    (r'"traceEvents"', "a trace", "distbench trace FILE explains it"),
     (
-        r"^(compute_environment|distributed_type):",
-        "a configuration of Accelerate",
+        r'"(zero_optimization|train_batch_size|train_micro_batch_size_per_gpu)"\s*:',
+        "a configuration of DeepSpeed",
         _CARRIED,
     ),
-    (r'"traceEvents"', "a trace", "distbench trace FILE explains it"),
+    (r'"per_device_train_batch_size"\s*:', "a file of TrainingArguments", _CARRIED),
+    (r'"model_type"\s*:', "a configuration of a model of transformers", _CARRIED),
     (
         r"^(import \w|from [\w.]+ import )",
         "a Python script",
@@ -35,8 +34,7 @@ def foreign_file_problem(text: str) -> str:
     """Name the kind of file of another tool that *text* is, with a remedy; empty: it may be a suite."""
     if _SUITE_KEY.search(text):
         return ""
-    found = _manifest(text) or _deepspeed(text)
-    found = found or next(
+    found = _manifest(text) or next(
         ((what, remedy) for pattern, what, remedy in _BY_PATTERN if re.search(pattern, text, re.MULTILINE)),
         None,
     )
@@ -48,12 +46,3 @@ def _manifest(text: str) -> tuple[str, str] | None:
         return None
     what = f"a Kubernetes manifest (kind: {kind[1] or kind[2]})"
     return what, "print those of a suite with distbench launch SUITE --on kubernetes --print"
-
-
-def _deepspeed(text: str) -> tuple[str, str] | None:
-    settings: Any = None
-    with suppress(ValueError, RecursionError):
-        settings = json.loads(text)
-    if not isinstance(settings, dict) or not any(key in settings for key in _DEEPSPEED_KEYS):
-        return None
-    return "a configuration of DeepSpeed", _CARRIED

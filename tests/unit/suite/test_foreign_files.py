@@ -10,6 +10,18 @@ FILES = {
         "a configuration of DeepSpeed, not a suite; distbench init SUITE --from FILE writes a suite with it "
         "and its alternatives",
     ),
+    "commented.json": (
+        '// ours\n{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}',
+        "a configuration of DeepSpeed, not a suite; distbench init SUITE --from FILE",
+    ),
+    "trainer_args.json": (
+        '{"output_dir": "out", "per_device_train_batch_size": 4}',
+        "a file of TrainingArguments, not a suite; distbench init SUITE --from FILE",
+    ),
+    "config.json": (
+        '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
+        "a configuration of a model of transformers, not a suite; distbench init SUITE --from FILE",
+    ),
     "job.yaml": (
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n---\napiVersion: v1\nkind: Service\n",
         "a Kubernetes manifest (kind: PyTorchJob), not a suite; print those of a suite with distbench launch "
