@@ -28,7 +28,10 @@ def draft_from_run(run: Run, model: str, shape: Mapping[str, Any] | None = None)
         UsageError: the run has no measured script, or its model is not known.
     """
     record = measured_trial(run)
-    case, left = record.case, ["its data: the suite has synthetic rows of the same length"]
+    case = record.case
+    left = ["its data and first weights: the suite has synthetic rows of the same length and random weights"]
+    if record.effective.get("trained_parameters") != record.effective.get("parameters"):
+        left.append("what it freezes or adds to the model: the suite trains all parameters")
     workload = _workload(record, model, shape, left)
     own = _strategy(case, left)
     batch = {"global_batch_size": case.batch.global_batch_size}
@@ -37,7 +40,7 @@ def draft_from_run(run: Run, model: str, shape: Mapping[str, Any] | None = None)
     sections = {
         "workload": workload,
         "batch": batch,
-        "optimizer": _optimizer(case, left),
+        "optimizer": _optimizer(record, left),
         "precision": _changed(case.precision, PrecisionConfig(), "compute"),
         "activation_checkpointing": case.activation_checkpointing,
         "compile": {"none": False, "default": True}.get(case.compile, case.compile),
@@ -90,14 +93,7 @@ def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left:
             options[option] = size
     if tokens:
         options["seq_len"] = tokens
-    left.append("the weights that it started with, and dropout: the suite has random weights, and none")
-    told = record.effective
-    if told.get("optimizer", {}).get("groups", 1) > 1:
-        left.append("settings of some parameters, such as no weight decay: the suite has one for all")
-    if told.get("trained_parameters") != told.get("parameters"):
-        left.append(
-            "what it freezes or adds to the model: the suite trains all parameters of the model itself"
-        )
+    left.append("dropout: the suite has none")
     return {"huggingface": {**options, "config": config}}
 
 
@@ -122,8 +118,10 @@ def _strategy(case: Case, left: list[str]) -> PluginChoice | None:
     return own
 
 
-def _optimizer(case: Case, left: list[str]) -> dict[str, Any]:
-    own = case.optimizer
+def _optimizer(record: Record, left: list[str]) -> dict[str, Any]:
+    own = record.case.optimizer
+    if record.effective.get("optimizer", {}).get("groups", 1) > 1:
+        left.append("settings of some parameters, such as no weight decay: the suite has one for all")
     left.append("its schedule of the learning rate, if it has one: the suite keeps the rate constant")
     if isinstance(own, ObservedOptimizer):
         left.append(f"its optimizer {own.name}, which no suite has: the suite takes AdamW with the same rate")

@@ -16,10 +16,10 @@ from distbench.suite.configurations.training import DescribedTraining, Settings
 _WITHOUT_EFFECT = (
     *("output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "run_name", "report_to"),
     *("disable_tqdm", "seed", "data_seed", "resume_from_checkpoint", "local_rank", "use_cpu", "no_cuda"),
-    *("ddp_backend", "ddp_timeout", "ddp_broadcast_buffers", "full_determinism", "num_train_epochs", "debug"),
+    *("ddp_backend", "ddp_timeout", "ddp_broadcast_buffers", "num_train_epochs", "debug"),
     *("remove_unused_columns", "label_names", "past_index", "prediction_loss_only", "metric_for_best_model"),
     *("load_best_model_at_end", "greater_is_better", "skip_memory_metrics", "ignore_data_skip", "project"),
-    *("gradient_checkpointing_kwargs", "accelerator_config", "length_column_name", "mp_parameters"),
+    *("gradient_checkpointing_kwargs", "length_column_name", "mp_parameters"),
 )
 _PREFIXES_WITHOUT_EFFECT = (
     *("logging_", "log_", "save_", "eval_", "evaluation_", "hub_", "push_to_hub", "include_", "tpu_"),
@@ -32,6 +32,7 @@ _OPTIMIZERS = {
     "adafactor": {"name": "adafactor"},
     "lion_32bit": {"name": "lion"},
 }
+_SCHEDULE = ("schedule", "warmup_steps", "total_steps")
 _OFF: tuple[Any, ...] = (None, False, "", 0, [], {})
 
 
@@ -85,8 +86,7 @@ def _set_strategy(
     if deepspeed:
         given = deepspeed if isinstance(deepspeed, Mapping) else read_json(str(deepspeed))
         zero = read_deepspeed(_filled(given, found, compute))
-        # the Trainer makes an optimizer and a schedule where the file has none
-        found.optimizer |= zero.optimizer if "optimizer" in given else {}
+        found.optimizer = _of_trainer(found.optimizer, given) | zero.optimizer
         left = [each for each in zero.left_out if each.key != "optimizer"]
         found.strategy, found.precision = zero.strategy, zero.precision
         found.left_out += left
@@ -105,6 +105,13 @@ def _set_strategy(
     else:
         config.ignore(config.keys)
         found.strategy = PluginChoice("ddp", _ddp_options(settings, found))
+
+
+def _of_trainer(optimizer: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Part of *optimizer* that the Trainer decides beside the file *given*: never clipping."""
+    schedule = {key for key in optimizer if key in _SCHEDULE} if "scheduler" not in given else set()
+    itself = {key for key in optimizer if key not in _SCHEDULE} if "optimizer" not in given else set()
+    return {key: optimizer[key] for key in optimizer if key in (schedule | itself) - {"clip_grad_norm"}}
 
 
 def _ddp_options(settings: Settings, found: DescribedTraining) -> dict[str, Any]:

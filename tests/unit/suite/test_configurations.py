@@ -411,6 +411,17 @@ def test_the_trainer_fills_in_each_auto_of_a_file_of_deepspeed(tmp_path):
     assert left(found) == {}
 
 
+def test_a_file_of_deepspeed_decides_before_the_trainer(tmp_path):
+    decided = {**SHARDED, "gradient_clipping": 0, "scheduler": {"type": "WarmupLR", "params": {}}}
+    (tmp_path / "zero.json").write_text(json.dumps(decided))
+    found = read(tmp_path, {**TRAINER, "deepspeed": "zero.json"})
+    # clipping is DeepSpeed's alone, and no number of steps is left of the Trainer's cosine
+    assert "clip_grad_norm" not in found.optimizer
+    assert (found.optimizer["schedule"], found.optimizer["warmup_steps"]) == ("constant", 1000)
+    assert "total_steps" not in found.optimizer
+    assert found.optimizer["lr"] == 2e-5
+
+
 def test_a_configuration_of_a_model_becomes_its_workload(command, tmp_path):
     config = tmp_path / "config.json"
     model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64}
