@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from distbench.core.errors import UsageError
-from distbench.suite.configurations.accelerate import is_accelerate, read_accelerate
-from distbench.suite.configurations.deepspeed import is_deepspeed, read_deepspeed
-from distbench.suite.configurations.trainer import is_trainer, read_trainer
-from distbench.suite.configurations.training import DescribedTraining
+from distbench.suite.configurations.accelerate_yaml import is_accelerate, read_accelerate
+from distbench.suite.configurations.deepspeed_json import is_deepspeed, read_deepspeed
+from distbench.suite.configurations.settings import DescribedTraining
+from distbench.suite.configurations.trainer_arguments import is_trainer, read_trainer
 from distbench.system.files import read_bounded
 
 _MAX_BYTES = 1 << 20

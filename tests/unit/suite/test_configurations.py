@@ -14,7 +14,7 @@ from distbench.strategies.zero import Zero
 from distbench.strategies.zero.config import configuration, optional_sizes
 from distbench.suite import load_suite
 from distbench.suite.configurations.files import read_configuration
-from distbench.suite.configurations.training import DescribedTraining
+from distbench.suite.configurations.settings import DescribedTraining
 
 OFFLOADED = {
     "train_batch_size": 16,

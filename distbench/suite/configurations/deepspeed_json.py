@@ -7,7 +7,7 @@ from typing import Any
 
 from distbench.core.case import PluginChoice
 from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS
-from distbench.suite.configurations.training import DescribedTraining, LeftOut, Settings
+from distbench.suite.configurations.settings import DescribedTraining, LeftOut, Settings
 
 _WITHOUT_EFFECT = (
     *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown", "timers", "checkpoint"),

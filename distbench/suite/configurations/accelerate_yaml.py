@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from distbench.core.case import PluginChoice
-from distbench.suite.configurations.deepspeed import read_deepspeed
-from distbench.suite.configurations.training import DescribedTraining, LeftOut, Settings
+from distbench.suite.configurations.deepspeed_json import read_deepspeed
+from distbench.suite.configurations.settings import DescribedTraining, LeftOut, Settings
 
 _LAUNCH = (
     *("compute_environment", "machine_rank", "num_machines", "main_process_ip", "main_process_port"),

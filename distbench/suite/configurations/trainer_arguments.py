@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from distbench.core.case import PluginChoice
-from distbench.suite.configurations.accelerate import autocast, read_fsdp
-from distbench.suite.configurations.deepspeed import read_deepspeed
-from distbench.suite.configurations.training import DescribedTraining, Settings
+from distbench.suite.configurations.accelerate_yaml import autocast, read_fsdp
+from distbench.suite.configurations.deepspeed_json import read_deepspeed
+from distbench.suite.configurations.settings import DescribedTraining, Settings
 
 _WITHOUT_EFFECT = (
     *("output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "run_name", "report_to"),
