@@ -30,6 +30,10 @@ _LEAK_BYTES = 8 << 20
 _LEAK_SHARE = 0.01
 _SLOWER = 0.1
 """Growth of the step time over the timed steps from which on it is a finding."""
+_MANY_STEPS = 6
+"""Profiled steps in which one of two ranks is the slower one of each by chance once in 32 scripts."""
+_STRAGGLER_RATIO_OF_FEW = 1.5
+"""Ratio for fewer steps: other work on the machine slows one rank in three steps of milliseconds by 1.3."""
 _SIGNIFICANCE = 0.001
 _ACCUMULATED = 1.5
 """Times the gradients from which on DDP reduces them more than once in a step."""
@@ -163,9 +167,9 @@ def _slow_rank(record: Record) -> Iterator[ScriptFinding]:
     others = statistics.median(seconds for rank, seconds in means.items() if rank != worst)
     # in each profiled step, as there are few
     steps = [[seconds for seconds in step if seconds] for step in zip(*record.samples["work_s"], strict=True)]
+    ratio = STRAGGLER_RATIO if len(steps) >= _MANY_STEPS else _STRAGGLER_RATIO_OF_FEW
     is_always = all(
-        len(step) == len(means)
-        and step[worst] > STRAGGLER_RATIO * statistics.median(step[:worst] + step[worst + 1 :])
+        len(step) == len(means) and step[worst] > ratio * statistics.median(step[:worst] + step[worst + 1 :])
         for step in steps
     )
     if others and is_always:
