@@ -57,8 +57,9 @@ def _draft_of_model(file: Path, configuration: Mapping[str, Any], model: str) ->
     """
     if model:
         raise UsageError(f"--model = {model!r}: leave it out; --from {file} is a model itself")
-    (name, *_) = configuration.get("architectures") or ["ForCausalLM"]
-    if (task := transformers_task(str(name))) is None:
+    named = configuration.get("architectures")
+    name = str(named[0] if isinstance(named, list) and named else named or "ForCausalLM")
+    if (task := transformers_task(name)) is None:
         raise UsageError(
             f"--from: a suite has no task for the model {name} of {file}; use --model package.module:callable"
         )

@@ -53,7 +53,7 @@ def init(
 
     if source and (devices or goal):
         raise UsageError(
-            f"{'--devices' if devices else '--goal'}: leave it out; --from takes it from the run"
+            f"{'--devices' if devices else '--goal'}: leave it out beside --from, which decides it"
         )
     if file.exists():
         raise UsageError(f"{file}: already exists; choose another file: distbench init FILE")

@@ -282,7 +282,9 @@ def _profile_context(case: Case, report: ScriptReport, folder: Path, rank: Mappi
 
 def _join_norms(delivered: list[dict[str, Any]]) -> None:
     """Give each rank the norm of the whole gradient, of which it has told that of its shards."""
-    of_ranks = [rank["samples"].get("grad_norm", []) for rank in delivered]
+    of_ranks = [rank["samples"].get("grad_norm") for rank in delivered]
+    if not all(of_ranks):
+        return
     whole = [math.hypot(*parts) for parts in zip(*of_ranks, strict=True)]
     for rank in delivered:
         rank["samples"]["grad_norm"] = whole

@@ -30,6 +30,8 @@ _SHARDINGS = {
 _DEEPSPEED_WITHOUT_EFFECT = (
     *("zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher", "deepspeed_hostfile"),
 )
+_CLIPPING = 1.0
+"""Norm to which Accelerate lets DeepSpeed clip if the file does not say."""
 
 
 def is_accelerate(settings: Mapping[str, Any]) -> bool:
@@ -109,9 +111,10 @@ def read_fsdp(section: Settings, compute: str, usual_version: int = 1) -> Descri
 def _deepspeed(
     section: Settings, compute: str, read_json: Callable[[str], Mapping[str, Any]]
 ) -> DescribedTraining:
-    if file := section.take("deepspeed_config_file"):
-        return read_deepspeed(read_json(str(file)))
     section.ignore(_DEEPSPEED_WITHOUT_EFFECT)
+    if file := section.take("deepspeed_config_file"):
+        section.leave_rest()
+        return read_deepspeed(read_json(str(file)))
     zero: dict[str, Any] = {"stage": section.take("zero_stage", 2)}
     for theirs, ours in (("offload_optimizer", "offload_optimizer"), ("offload_param", "offload_param")):
         zero[ours] = {
@@ -121,7 +124,7 @@ def _deepspeed(
     settings = {
         "zero_optimization": zero,
         "gradient_accumulation_steps": section.take("gradient_accumulation_steps", 1),
-        "gradient_clipping": section.take("gradient_clipping", 0),
+        "gradient_clipping": section.take("gradient_clipping", _CLIPPING),
         **({compute: {"enabled": True}} if compute != "no" else {}),
     }
     section.leave_rest()

@@ -77,10 +77,11 @@ def _batch(settings: Settings) -> tuple[dict[str, int], int | None]:
 def _precision(settings: Settings) -> dict[str, Any]:
     bf16, fp16 = settings.section("bf16" if "bf16" in settings else "bfloat16"), settings.section("fp16")
     compute = "bf16" if bf16.take("enabled", False) else "fp16" if fp16.take("enabled", False) else "fp32"
-    precision: dict[str, Any] = {"compute": compute}
-    reduce = settings.take("communication_data_type")
     # DeepSpeed reduces in the dtype of the computation unless told otherwise
-    precision["reduce"] = _DTYPES.get(str(reduce), compute)
+    reduce = _dtype(settings, "communication_data_type", compute)
+    precision: dict[str, Any] = {"compute": compute, "reduce": reduce}
+    if compute == "bf16":
+        bf16.leave_rest()
     if compute == "fp16":
         scale = fp16.take_number("loss_scale", 0)
         precision["loss_scale"] = scale or "dynamic"
@@ -92,9 +93,18 @@ def _precision(settings: Settings) -> dict[str, Any]:
             if hysteresis != 1:
                 why = f"{hysteresis}: a suite lowers the scale at the first overflow"
                 fp16.leave("hysteresis", why, "training")
-        fp16.ignore(("min_loss_scale", "consecutive_hysteresis", "auto_cast"))
+        fp16.leave_unless("min_loss_scale", 1, "a suite has no least scale", "training")
+        fp16.leave_unless("auto_cast", False, "true: a suite casts no inputs", "training")
         fp16.leave_rest()
     return precision
+
+
+def _dtype(section: Settings, key: str, usual: str) -> str:
+    """Dtype that *key* names, or the *usual* one."""
+    named = section.take(key)
+    if named is not None and str(named) not in _DTYPES:
+        section.leave(key, f"{named!r}: the suite has {usual}", "training")
+    return _DTYPES.get(str(named), usual)
 
 
 def _strategy(settings: Settings, precision: Mapping[str, Any]) -> PluginChoice:
@@ -113,6 +123,8 @@ def _strategy(settings: Settings, precision: Mapping[str, Any]) -> PluginChoice:
     for key in ("quantized_weights", "quantized_gradients"):
         if zero.take(f"zero_{key}", False):
             options[key] = True
+    # sizes of another stage
+    zero.ignore(("reduce_bucket_size", "allgather_bucket_size", *(f"stage3_{name}" for name in _SIZES)))
     options |= _gradient_dtype(settings, precision["compute"], stage)
     split = settings.section("tensor_parallel")
     if (ranks := split.take_whole("autotp_size")) is not None and ranks > 1:
@@ -135,8 +147,6 @@ def _sizes(zero: Settings, stage: int) -> dict[str, int]:
             zero.leave(theirs, "auto: the suite decides it by the size of the model", "speed")
         elif (size := zero.take_whole(theirs, DEEPSPEED_DEFAULTS[ours])) is not None:
             sizes[ours] = size
-    # of another stage
-    zero.ignore(("allgather_bucket_size", *(f"stage3_{name}" for name in _SIZES)))
     return sizes
 
 
@@ -159,7 +169,7 @@ def _offload(section: Settings, option: str) -> dict[str, str]:
 def _gradient_dtype(settings: Settings, compute: str, stage: int) -> dict[str, str]:
     """Option for the dtype in which gradients are added up: by default that of the computation."""
     section = settings.section("data_types")
-    dtype = _DTYPES.get(str(section.take("grad_accum_dtype", compute)), compute)
+    dtype = _dtype(section, "grad_accum_dtype", compute)
     section.leave_rest()
     if not stage or dtype == "fp32":
         return {}
@@ -189,7 +199,9 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
     kind = str(section.take("type", "Adam"))
     parameters = section.section("params")
     decoupled = parameters.take("adam_w_mode", True)
-    parameters.ignore(("torch_adam", "fused", "foreach"))
+    if kind.lower() != "sgd" and not parameters.take("torch_adam", False):
+        section.leave("type", "DeepSpeed's kernel: zero.optimizer_kernel: deepspeed has it", "speed")
+    parameters.ignore(("fused", "foreach"))
     name = _OPTIMIZERS.get(kind.lower())
     if name is None:
         section.leave("type", f"{kind}: the suite has AdamW", "training")
@@ -200,8 +212,10 @@ def _optimizer(settings: Settings) -> dict[str, Any]:
         if (value := parameters.take_number(key)) is not None:
             optimizer[key] = value
     betas = parameters.take("betas")
-    if isinstance(betas, list) and all(isinstance(beta, float) for beta in betas):
+    if isinstance(betas, list) and len(betas) == 2 and all(type(beta) in (int, float) for beta in betas):
         optimizer["betas"] = betas
+    elif betas is not None:
+        parameters.leave("betas", f"{betas!r} are no two numbers", "training")
     elif optimizer["name"] in ("adam", "adamw", "lamb"):
         # torch's, not distbench's
         optimizer["betas"] = [0.9, 0.999]

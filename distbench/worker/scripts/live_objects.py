@@ -56,12 +56,12 @@ class LiveTraining:
         """True if the losses of backward passes have a scale that only DeepSpeed knows."""
         return self.deepspeed is not None and bool(self.deepspeed.fp16_enabled())
 
-    def deepspeed_norm(self) -> list[float]:
-        """Norm of the gradients of the update that DeepSpeed makes; empty: none is known."""
+    def deepspeed_norm(self) -> list[Any]:
+        """Norm of the gradients of DeepSpeed's update, not read from the GPU yet; empty: none is known."""
         norm = (
             None if self.deepspeed is None else getattr(self.deepspeed.optimizer, "_global_grad_norm", None)
         )
-        return [] if norm is None else [float(norm)]
+        return [] if norm is None else [norm]
 
     def deepspeed_clipping(self) -> float | None:
         """Norm to which DeepSpeed clips the gradients; None: it does not."""

@@ -81,8 +81,8 @@ def test_what_no_suite_has_is_named(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--goal", "memory"], "--goal: leave it out"),
-        (["--devices", "2"], "--devices: leave it out"),
+        (["--goal", "memory"], "--goal: leave it out beside --from"),
+        (["--devices", "2"], "--devices: leave it out beside --from"),
         (["--model", "nonesuch"], "not a preset of the transformer"),
     ],
 )

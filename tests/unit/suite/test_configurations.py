@@ -87,7 +87,7 @@ def test_a_file_of_deepspeed_is_carried_over(tmp_path):
         "warmup_steps": 20,
         "total_steps": 500,
     }
-    assert left(found) == {"data_types.grad_accum_dtype": "memory"}
+    assert left(found) == {"data_types.grad_accum_dtype": "memory", "optimizer.type": "speed"}
 
 
 def test_defaults_are_those_of_deepspeed_and_not_of_distbench(tmp_path):
@@ -230,7 +230,8 @@ def test_accelerate_names_a_file_of_deepspeed_or_has_its_settings(tmp_path):
     )
     assert inside.strategy.options["offload_parameters"] == "cpu"
     assert inside.batch == {"gradient_accumulation_steps": 2}
-    assert "clip_grad_norm" not in inside.optimizer
+    # Accelerate fills in 1.0
+    assert inside.optimizer["clip_grad_norm"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -327,6 +328,29 @@ def test_a_value_that_no_suite_has_is_refused_with_its_file(command, tmp_path):
     assert f"--from: {source} can't be carried over" in errors and "= -4" in errors
 
 
+def test_no_choice_of_a_file_is_replaced_in_silence(tmp_path):
+    found = read(
+        tmp_path,
+        {
+            "zero_optimization": {"stage": 0, "reduce_bucket_size": 2e6},
+            "bf16": {"enabled": True, "check_grad_overflow": True},
+            "communication_data_type": "int8",
+            "data_types": {"grad_accum_dtype": "half"},
+            "optimizer": {"type": "AdamW", "params": {"betas": [0, 0.99], "torch_adam": True}},
+        },
+    )
+    assert left(found) == {
+        "bf16.check_grad_overflow": "training",
+        "communication_data_type": "training",
+        "data_types.grad_accum_dtype": "training",
+    }
+    # stage 0 has no buckets of its own
+    assert found.strategy.options == {"stage": 0}
+    assert found.optimizer["betas"] == [0, 0.99]
+    odd = read(tmp_path, {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"betas": [0.9]}}})
+    assert "optimizer.params.betas" in left(odd)
+
+
 def test_a_file_without_a_model_asks_for_one(command, tmp_path):
     (tmp_path / "ds.json").write_text(json.dumps(SHARDED))
     code, _, errors = command("init", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "ds.json"))
@@ -408,7 +432,8 @@ def test_the_trainer_fills_in_each_auto_of_a_file_of_deepspeed(tmp_path):
     assert found.precision == {"compute": "bf16", "reduce": "bf16"}
     assert (found.optimizer["lr"], found.optimizer["betas"]) == (2e-5, [0.9, 0.999])
     assert (found.optimizer["clip_grad_norm"], found.optimizer["schedule"]) == (1.0, "cosine")
-    assert left(found) == {}
+    # its AdamW is DeepSpeed's kernel
+    assert left(found) == {"optimizer.type": "speed"}
 
 
 def test_a_file_of_deepspeed_decides_before_the_trainer(tmp_path):
