@@ -1,4 +1,4 @@
-"""Construct user models in a subprocess, and plan around those that refuse."""
+"""Construct user models and open user datasets in a subprocess, and plan around models that refuse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from distbench.core.machine import Machine
 from distbench.plan import Plan, with_refusals
 from distbench.run.user_models import (
     ConstructionError,
-    ConstructionResult,
+    ConstructionResults,
+    cases_with_user_data,
     construct_user_models,
     user_models,
 )
@@ -20,41 +21,57 @@ from distbench.suite import Suite
 
 
 def construct_models(
-    models: Sequence[PluginChoice], device: str = "", computes: Sequence[str] = (), *, quiet: bool = False
-) -> list[ConstructionResult]:
-    """Construct each of *models* for *device*; empty, with a note, if that is not possible."""
-    names = ", ".join(dict.fromkeys(str(each.options.get("model", each.name)) for each in models))
+    models: Sequence[PluginChoice],
+    device: str = "",
+    computes: Sequence[str] = (),
+    datasets: Sequence[Case] = (),
+    *,
+    quiet: bool = False,
+) -> ConstructionResults:
+    """Construct each of *models* for *device*, and open the *datasets* of cases.
+
+    Without any results, with a note, if that is not possible.
+    """
+    named = [each.options.get("model", each.name) for each in models]
+    named += [case.data.options.get("dataset", case.data.name) for case in datasets]
+    names = ", ".join(dict.fromkeys(map(str, named)))
     began, item = time.monotonic(), f"importing {names}"
     with observe_progress(quiet=quiet) as watcher:
         watcher.build_started(item, 0, 1)
         try:
-            found = construct_user_models(models, device, computes)
+            found = construct_user_models(models, device, computes, datasets)
         except ConstructionError as error:
             watcher.note(f"{names}: not imported: {error}")
-            return []
-        failed = any(each.problem for each in found)
+            return ConstructionResults([], [])
+        failed = any(each.problem for each in found.models) or any(found.dataset_problems)
         watcher.build_ended(item, 0, 1, time.monotonic() - began, failed=failed)
         return found
 
 
 def mark_refused_cases(suite: Suite, planned: Plan, machine: Machine, *, quiet: bool) -> Plan:
-    """Construct user models once; mark the cases of *planned* that they refuse.
+    """Construct user models and open user datasets once; mark the cases of *planned* that models refuse.
 
     This imports torch in a subprocess.
 
     Raises:
-        SuiteError: one can't be imported or constructed.
+        SuiteError: one can't be imported, constructed or read.
     """
     cases = [item.case for item in planned.cases]
-    models = user_models(cases)
-    if not models:
+    models, datasets = user_models(cases), cases_with_user_data(cases)
+    if not models and not datasets:
         return planned
     computes = list(dict.fromkeys(case.precision.compute for case in cases))
-    found = list(zip(models, construct_models(models, machine.device, computes, quiet=quiet), strict=False))
+    results = construct_models(models, machine.device, computes, datasets, quiet=quiet)
+    found = list(zip(models, results.models, strict=False))
     wrong = [
         suite.source_map.mistake(("workload", model.name), each.problem)
         for model, each in found
         if each.problem
+    ]
+    wrong += [
+        suite.source_map.mistake(("data", case.data.name), problem)
+        for case, problem in zip(datasets, results.dataset_problems, strict=False)
+        if problem
     ]
     if wrong:
         raise SuiteError(wrong)

@@ -56,6 +56,8 @@ class DataShape:
     """Number of channels of an image."""
     mask: int | None = None
     """Id of the mask token; None: the last of the vocabulary, which must not occur in the data."""
+    takes_any_arrays: bool = False
+    """True if a loss function of the user takes the batch, whose arrays may have other names and shapes."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -130,6 +132,15 @@ class DataSource(ABC):
     def depends_on_python_version(self) -> bool:
         """True if its samples come with Python and differ between Python versions."""
         return False
+
+    @property
+    def weighs_labels(self) -> bool:
+        """True if samples have different numbers of labels, so that means of parts don't count equally."""
+        return False
+
+    def user_modules(self) -> tuple[str, ...]:
+        """Names of modules with the user's own code, whose lines are searched for in an error."""
+        return ()
 
     @abstractmethod
     def problem(self, shape: DataShape) -> str | None:

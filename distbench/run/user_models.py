@@ -1,4 +1,4 @@
-"""Construct user models once, in a subprocess: this process imports neither them nor torch."""
+"""Construct user models and open user datasets once, in a subprocess: this process imports none of them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,21 @@ def user_models(cases: Sequence[Case]) -> list[PluginChoice]:
     return [each for each in choices.values() if registry.create_plugin("workloads", each).user_modules()]
 
 
+def cases_with_user_data(cases: Sequence[Case]) -> list[Case]:
+    """One of *cases* for each distinct dataset of the user, workload and global batch."""
+    found = [case for case in cases if registry.create_plugin("data", case.data).user_modules()]
+    return list({_dataset_key(case): case for case in reversed(found)}.values())[::-1]
+
+
+def _dataset_key(case: Case) -> str:
+    return json.dumps(
+        [
+            *(case.data.options, case.workload.name, case.workload.options),
+            *(case.seed, case.batch.global_batch_size),
+        ]
+    )
+
+
 @dataclass(frozen=True)
 class ConstructionResult:
     """Result of constructing a model."""
@@ -42,15 +57,25 @@ class ConstructionResult:
     """Dtype of the computation -> reason why the model is not trained in it."""
 
 
+@dataclass(frozen=True)
+class ConstructionResults:
+    """Results of constructing models and of opening datasets, in the order in which they were requested."""
+
+    models: list[ConstructionResult]
+    dataset_problems: list[str]
+    """Description of the error of each dataset; empty: none."""
+
+
 def construct_user_models(
-    models: Sequence[PluginChoice], device: str, computes: Sequence[str]
-) -> list[ConstructionResult]:
-    """Construct each of *models* once in a subprocess.
+    models: Sequence[PluginChoice], device: str, computes: Sequence[str], datasets: Sequence[Case] = ()
+) -> ConstructionResults:
+    """Construct each of *models* once in a subprocess, and read the first row of each of *datasets*.
 
     Args:
         models: Workloads.
         device: Kind of device on which they would be trained.
         computes: Dtypes in which they would be trained.
+        datasets: Cases with a dataset of the user.
 
     Raises:
         ConstructionError: there is no torch here, or the process that constructs them did not exit normally.
@@ -60,7 +85,8 @@ def construct_user_models(
     with temporary_folder() as scratch:
         file = scratch / "models.json"
         asked = [dataclasses.asdict(each) for each in models]
-        write_json(file, {"models": asked, "device": device, "computes": list(computes)})
+        more = {"device": device, "computes": list(computes), "datasets": [c.to_json() for c in datasets]}
+        write_json(file, {"models": asked, **more})
         try:
             done = subprocess.run(
                 [sys.executable, *WORKER_ARGUMENTS, "construct", str(file)],
@@ -75,7 +101,7 @@ def construct_user_models(
         if done.returncode:
             raise ConstructionError(f"the process that constructed them {exit_text(done.returncode)}")
         told = json.loads(file.with_suffix(".constructed").read_text())
-        return [ConstructionResult(**each) for each in told]
+        return ConstructionResults([ConstructionResult(**each) for each in told["models"]], told["datasets"])
 
 
 class ConstructionError(Exception):

@@ -52,6 +52,8 @@ class StepContext:
     """True if ranks communicate nothing in the step, not even counts."""
     has_counts: bool = False
     """True once a loss was a sum and a count, in this step or before."""
+    weighs_labels: bool = False
+    """True if the samples of the data have different numbers of labels."""
 
     def begin(self, batches: Sequence[Batch]) -> None:
         """Begin the step that trains on *batches*."""

@@ -16,7 +16,7 @@ from distbench.core.job import job_kinds
 from distbench.suite import gate
 from distbench.suite.cost import DeviceCost
 from distbench.suite.parser import TopLevelKeys
-from distbench.suite.plugin_options import MESH_OPTION, foreign_dimensions
+from distbench.suite.plugin_options import MESH_OPTION, foreign_dimensions, required_option
 from distbench.suite.sections import (
     all_have_defaults,
     allows_axis,
@@ -157,6 +157,9 @@ def _plugin_schema(kind: str, *, listed: bool = False, complete: bool = False) -
     names = registry.plugin_names(kind)
     options = {name: _options_schema(kind, name, listed=listed, complete=complete) for name in names}
     alone = [name for name in names if "required" not in options[name]]
+    for name in names if kind in PLUGIN_KEYS.values() else ():
+        if option := required_option(kind, name):
+            options[name] = _any_of(options[name], {"title": option, "type": "string"})
     for name in alone:
         options[name] = _described(_any_of(options[name], _NULL), _summary(kind, name))
     one = {"title": "{name: {option: value}}", "minProperties": 1, "maxProperties": 1}

@@ -18,9 +18,11 @@ from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite.sections import (
     all_have_defaults,
     check_section,
+    field_names,
     lists_values,
     lists_values_inside,
     mapping_keys,
+    section_defaults,
     to_json_dict,
 )
 
@@ -51,6 +53,28 @@ def parse_choice(raw: Any, path: KeyPath) -> PluginChoice | Problem:
         if options is None or isinstance(options, dict):
             return PluginChoice(name, options or {})
     return Problem(path, "expected a name, or a name with options: {name: {option: value}}", raw)
+
+
+def required_option(kind: str, name: str) -> str | None:
+    """The only option of a plug-in that has no default; None: it has none, or several."""
+    if name not in registry.plugin_names(kind):
+        return None
+    try:
+        cls = registry.load_plugin(kind, name)
+        required = [field for field in field_names(cls) if field not in section_defaults(cls)]
+    except UsageError:
+        # a broken plug-in file: reported where its options are checked
+        return None
+    return required[0] if len(required) == 1 else None
+
+
+def name_option(kind: str, raw: Any) -> Any:
+    """``{user: module:callable}`` with the name of the option that the text is for; else *raw* itself."""
+    if not isinstance(raw, dict) or len(raw) != 1:
+        return raw
+    ((name, value),) = raw.items()
+    option = required_option(kind, name) if isinstance(value, str) else None
+    return {name: {option: value}} if option else raw
 
 
 def expand_options(plugin: PluginChoice, kind: str) -> Iterator[tuple[PluginChoice, dict[OptionPath, int]]]:

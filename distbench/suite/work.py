@@ -12,7 +12,13 @@ from distbench.core.bounds import Bound, Name
 from distbench.core.case import CURRENT_ENVIRONMENT, OptimizerConfig, PrecisionConfig, fields_added_later
 from distbench.core.suite_mistakes import Problem
 from distbench.suite.batch import BatchConfig
-from distbench.suite.plugin_options import CheckedPlugin, PluginChecker, fill_defaults, parse_choice
+from distbench.suite.plugin_options import (
+    CheckedPlugin,
+    PluginChecker,
+    fill_defaults,
+    name_option,
+    parse_choice,
+)
 from distbench.suite.sections import check_section, section_defaults
 
 RawMapping = dict[str, Any]
@@ -72,7 +78,7 @@ class CheckedWork:
 def expand_shorthand(root: str, raw: Any) -> Any:
     """Value of *root* with its shorthand expanded: ``bf16`` to ``{compute: bf16}``."""
     if root in (*PLUGIN_KEYS, "launcher"):
-        plugin = parse_choice(raw, (root,))
+        plugin = parse_choice(name_option(PLUGIN_KEYS.get(root, "launchers"), raw), (root,))
         return raw if isinstance(plugin, Problem) else plugin.to_yaml()
     if root == "precision" and isinstance(raw, str):
         return _expand_precision(raw)

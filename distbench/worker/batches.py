@@ -24,6 +24,7 @@ class MicroBatchReader:
         case = context.case
         source: DataSource = registry.create_plugin("data", case.data)
         size = case.batch.global_batch_size
+        context.step.weighs_labels = source.weighs_labels
         self._batches = batches or source.open(context.workload.shape, case.seed, size)
         if row_order_seed is not None:
             # rows that must share a micro-batch stay together

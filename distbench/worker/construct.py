@@ -1,4 +1,4 @@
-"""Construct the user's models before a run, to report errors early."""
+"""Construct the user's models and open the user's datasets before a run, to report errors early."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from distbench.core import registry
-from distbench.core.case import PluginChoice
+from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import UnsupportedCase
 from distbench.core.serialization import decode
 from distbench.core.text import truncate_middle
+from distbench.data.base import DataSource
 from distbench.system.files import write_atomic
 from distbench.worker.user_code import message_with_line
 from distbench.workloads import batch_norm, weights
@@ -29,12 +30,15 @@ _MAX_ELEMENTS_IN_MEMORY = 20_000_000
 
 
 def construct_models(file: Path) -> None:
-    """Construct each of the workloads in *file*, and write the results beside it."""
+    """Construct each of the workloads in *file*, open the datasets of its cases, and write the results."""
     asked = json.loads(file.read_text())
-    told = [
-        _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"])
-        for each in asked["models"]
-    ]
+    told = {
+        "models": [
+            _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"])
+            for each in asked["models"]
+        ],
+        "datasets": [_dataset_problem(decode(Case, each, str(file))) for each in asked["datasets"]],
+    }
     write_atomic(file.with_suffix(".constructed"), json.dumps(told))
 
 
@@ -47,15 +51,27 @@ def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str])
         seen = _in_memory(module, workload)
     except Exception as error:
         # user code: any exception is an answer
-        traceback.print_exc()
-        told = truncate_middle(
-            message_with_line(error, choice),
-            _MAX_PROBLEM_LENGTH,
-            "the full text is in the log of distbench run",
-        )
-        return {"problem": told, "shape": {}, "refused": {}}
+        return {"problem": _problem_text(error, choice), "shape": {}, "refused": {}}
     refused = {compute: why for compute in compute_dtypes if (why := _refusal(module, device, compute))}
     return {"problem": "", "shape": _input_shape(seen), "refused": refused}
+
+
+def _dataset_problem(case: Case) -> str:
+    """Problem of the dataset of *case*; empty: its first row can be read."""
+    try:
+        source: DataSource = registry.create_plugin("data", case.data)
+        shape = registry.create_plugin("workloads", case.workload).shape
+        source.open(shape, case.seed, case.batch.global_batch_size)(0, range(1))
+    except Exception as error:
+        # user code: any exception is an answer
+        return _problem_text(error, case.workload, case.data)
+    return ""
+
+
+def _problem_text(error: Exception, workload: PluginChoice, data: PluginChoice | None = None) -> str:
+    traceback.print_exception(error)
+    told = message_with_line(error, workload, data)
+    return truncate_middle(told, _MAX_PROBLEM_LENGTH, "the full text is in the log of distbench run")
 
 
 def _refusal(module: nn.Module, device: str, compute: str) -> str:

@@ -63,7 +63,13 @@ def flops_of(context: RankContext) -> Flops:
 
     def decides() -> list[Any]:
         data_of = [case.workload.name, case.workload.options, case.data.name, case.data.options]
-        return [*data_of, recomputes, case.device, case.environment, user_code_digest(case.workload)]
+        return [
+            *data_of,
+            recomputes,
+            case.device,
+            case.environment,
+            user_code_digest(case.workload, case.data),
+        ]
 
     found = compute_once(
         context, "flops", decides, lambda: asdict(count_flops(case, workload, context.device))

@@ -89,7 +89,7 @@ def run_rank(file: Path, listen_fd: int | None = None) -> NoReturn:
         code = 0
     except BaseException as error:
         # the edge of the process: whatever a framework or a user's model raises is written to a file
-        line = user_line(error, trial.case.workload) if trial else ""
+        line = user_line(error, trial.case.workload, trial.case.data) if trial else ""
         report = _error_report(error, phases.current, log_file(folder, rank))
         if trial and _is_out_of_memory(error):
             report = replace(report, largest=_show_memory(trial.case.device, folder, rank))

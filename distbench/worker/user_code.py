@@ -37,10 +37,10 @@ class _Root:
     """Folder that its name is relative to."""
 
 
-def user_line(error: BaseException, workload: PluginChoice) -> str:
-    """Innermost ``file.py:line`` of *workload*'s user code that *error* passed through; empty: none."""
+def user_line(error: BaseException, workload: PluginChoice, data: PluginChoice | None = None) -> str:
+    """Innermost ``file.py:line`` of user code of *workload* or *data* in *error*; empty: none."""
     try:
-        roots = _user_roots(workload)
+        roots = _user_roots(workload, data)
     except Exception:
         # a plug-in that can't be created has no module to search, and may be the cause of the error
         return ""
@@ -50,15 +50,15 @@ def user_line(error: BaseException, workload: PluginChoice) -> str:
     )
 
 
-def message_with_line(error: Exception, workload: PluginChoice) -> str:
+def message_with_line(error: Exception, workload: PluginChoice, data: PluginChoice | None = None) -> str:
     """Message of *error* with the line of the user's code that it passed through."""
-    line = user_line(error, workload)
+    line = user_line(error, workload, data)
     return f"{error} ({line})" if line else str(error)
 
 
-def user_code_digest(workload: PluginChoice) -> str:
-    """Digest of the imported files of *workload*'s user code; an edit of one changes it."""
-    roots = _user_roots(workload)
+def user_code_digest(workload: PluginChoice, data: PluginChoice | None = None) -> str:
+    """Digest of the imported files of user code of *workload* and *data*; an edit of one changes it."""
+    roots = _user_roots(workload, data)
     folders = tuple(str(root.folder) for root in roots)
     near = {Path(file) for file in _imported_files() if file.startswith(folders)} if roots else set()
     files = sorted(file for file in near if _user_path(file, roots))
@@ -102,8 +102,9 @@ def _imported_files() -> Iterator[str]:
             yield str(Path(place).resolve()) if stat.S_ISLNK(os.lstat(place).st_mode) else place
 
 
-def _user_roots(workload: PluginChoice) -> list[_Root]:
+def _user_roots(workload: PluginChoice, data: PluginChoice | None) -> list[_Root]:
     modules = registry.create_plugin("workloads", workload).user_modules()
+    modules += registry.create_plugin("data", data).user_modules() if data else ()
     return [root for name in modules if (root := _module_root(name))]
 
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
-import re
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib.machinery import PathFinder
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from distbench.core.bounds import Count
-from distbench.core.errors import did_you_mean
+from distbench.core.user_callables import callable_problem, import_callable, top_modules
 from distbench.data.base import DataKind, DataShape
 from distbench.workloads._planned_workload import PlannedWorkload
 from distbench.workloads.base import at_least_fp32, cross_entropy
@@ -107,9 +100,11 @@ class UserModel(PlannedWorkload):
     @property
     def shape(self) -> DataShape:
         if self.kind == "images":
-            return DataShape("images", self.image_size or 32, self.classes, channels=self.channels or 3)
-        target = (self.target_length or 128) if self.kind == "pairs" else 0
-        return DataShape(self.kind, self.length, self.classes, target)
+            shape = DataShape("images", self.image_size or 32, self.classes, channels=self.channels or 3)
+        else:
+            target = (self.target_length or 128) if self.kind == "pairs" else 0
+            shape = DataShape(self.kind, self.length, self.classes, target)
+        return replace(shape, takes_any_arrays=self.loss_function is not None)
 
     def problem(self) -> str | None:
         names = {
@@ -120,7 +115,7 @@ class UserModel(PlannedWorkload):
         problems = [
             f"{option} = {name!r}: {problem}"
             for option, name in names.items()
-            if name is not None and (problem := _name_problem(name))
+            if name is not None and (problem := callable_problem(name))
         ]
         problems += [
             f"{option} is only used with kind: {kind}, but kind = {self.kind}; remove it"
@@ -141,8 +136,8 @@ class UserModel(PlannedWorkload):
         return device_problem(self.batch_norm, device)
 
     def user_modules(self) -> tuple[str, ...]:
-        names = filter(None, (self.model, self.loss_function, self.count_function))
-        return (*super().user_modules(), *dict.fromkeys(re.split(r"[.:]", name)[0] for name in names))
+        names = (self.model, self.loss_function, self.count_function)
+        return (*super().user_modules(), *top_modules(names))
 
     def module(self) -> nn.Module:
         """Create the user's module.
@@ -158,8 +153,8 @@ class UserModel(PlannedWorkload):
         for option in ("loss_function", "count_function"):
             # misspelled names are reported before anything is built
             if (name := getattr(self, option)) is not None:
-                _import_callable(option, name)
-        make = _import_callable("model", self.model)
+                import_callable(option, name)
+        make = import_callable("model", self.model)
         try:
             module = make()
         except Exception as error:
@@ -223,7 +218,7 @@ class UserModel(PlannedWorkload):
         """
         if self.loss_function is None:
             return self._cross_entropy(module, batch)
-        loss = _import_callable("loss_function", self.loss_function)(module, batch)
+        loss = import_callable("loss_function", self.loss_function)(module, batch)
         if isinstance(loss, tuple | list) and len(loss) == 2 and _is_scalar(loss[0]):
             return at_least_fp32(loss[0]), _integer_count("loss_function", self.loss_function, loss[1])
         if not _is_scalar(loss):
@@ -241,7 +236,7 @@ class UserModel(PlannedWorkload):
         """
         if self.count_function is None:
             return super().loss_denominator(batch)
-        count = _import_callable("count_function", self.count_function)(batch)
+        count = import_callable("count_function", self.count_function)(batch)
         return _integer_count("count_function", self.count_function, count)
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -288,79 +283,3 @@ def _type_text(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {', '.join(map(_type_text, value)) or 'nothing'}"
     return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-
-
-def _name_problem(name: str) -> str | None:
-    """Problem with ``package.module:callable``, as far as files show it; None if there is none."""
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-        return "must be of the form package.module:callable"
-    module = name.partition(":")[0]
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names and PathFinder.find_spec(top, [str(Path.cwd())]):
-        return f"{top} in {Path.cwd()} has the name of a module of Python's standard library; rename it"
-    if not _module_exists(module):
-        return f"no module {module} in {Path.cwd()} or on Python's path (PYTHONPATH adds folders)"
-    return None
-
-
-def _module_exists(name: str) -> bool:
-    """Look for the file of a module; importlib's own find_spec would import its parent packages."""
-    top, *rest = name.split(".")
-    loaded = sys.modules.get(top)
-    spec = loaded.__spec__ if loaded else PathFinder.find_spec(top, [str(Path.cwd())])
-    spec = spec or (None if loaded else importlib.util.find_spec(top))
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-    return spec is not None
-
-
-def _import_package(name: str) -> None:
-    """Import *name* from the working folder if it is there, although that is the last folder of the path.
-
-    It was named by the user; what it imports itself is found by the path.
-    """
-    spec = None if name in sys.modules else PathFinder.find_spec(name, [str(Path.cwd())])
-    if spec is None or spec.loader is None:
-        return
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-
-
-@functools.cache
-def _import_callable(option: str, name: str) -> Callable[..., Any]:
-    """Import what ``package.module:callable`` names.
-
-    Raises:
-        ValueError: it can't be imported, or is not callable.
-    """
-    module_name, _, path = name.partition(":")
-    try:
-        _import_package(module_name.partition(".")[0])
-        named: Any = importlib.import_module(module_name)
-    except Exception as error:
-        # user code runs on import: whatever it raises is reported with the option that named it
-        raise ValueError(f"{option} = {name!r} can't be imported: {type(error).__name__}: {error}") from error
-    for attribute in path.split("."):
-        if not hasattr(named, attribute):
-            raise ValueError(f"{option} = {name!r}: {_missing_attribute_text(named, attribute, module_name)}")
-        named = getattr(named, attribute)
-    if not callable(named):
-        raise ValueError(f"{option} = {name!r} is a {type(named).__name__}; it must be callable")
-    return named  # type: ignore[no-any-return]
-
-
-def _missing_attribute_text(named: Any, attribute: str, module: str) -> str:
-    """Message that *named*, from *module*, has no *attribute*; suggests those that exist."""
-    where = getattr(named, "__file__", None) or getattr(named, "__name__", repr(named))
-    own = [
-        each
-        for each, value in getattr(named, "__dict__", {}).items()
-        if callable(value) and getattr(value, "__module__", None) == module
-    ]
-    return f"{where} has no {attribute}" + (f"; {did_you_mean(attribute, own)}" if own else "")

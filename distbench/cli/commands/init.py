@@ -106,7 +106,7 @@ def _shape(model: str) -> Mapping[str, Any] | None:
     from distbench.cli.user_models import construct_models
     from distbench.core.case import PluginChoice
 
-    for found in construct_models([PluginChoice("user", {"model": model})]):
+    for found in construct_models([PluginChoice("user", {"model": model})]).models:
         if found.problem:
             raise UsageError(f"--model: {found.problem}")
         if not found.shape:

@@ -83,7 +83,7 @@ class SequenceSharding:
         # the mean over no labels is NaN, and 0 times NaN is NaN as well
         part[name] = part[name].where(mine > 0, 0)
         loss = self.workload.loss(module, part)
-        if isinstance(loss, tuple):
+        if isinstance(loss, tuple) or global_mean.weighs_labels:
             return global_mean.normalize(loss, part) * ((mine > 0) * self.group.size())
         return loss * (mine.double() * self.group.size() / all_ranks).to(loss)
 

@@ -35,6 +35,11 @@ class GlobalMean:
         # all ranks that share samples count the same labels
         self._ranks_per_sample = context.world_size // context.data_parallel_size
 
+    @property
+    def weighs_labels(self) -> bool:
+        """True if a mean over the labels of a part counts by their number."""
+        return self._step.weighs_labels
+
     def __call__(self, module: nn.Module, batch: Batch) -> torch.Tensor:
         """Loss of *batch*; a collective call once per step if the loss is a sum and a count.
 
@@ -56,6 +61,9 @@ class GlobalMean:
         Raises:
             ValueError: its count differs from that of the workload before the forward pass.
         """
+        if isinstance(loss, torch.Tensor) and self.weighs_labels:
+            count = self._workload.loss_denominator(batch)
+            loss = loss * count, count
         if isinstance(loss, torch.Tensor):
             self._step.batches.clear()
             return loss

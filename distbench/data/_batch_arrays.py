@@ -1,0 +1,163 @@
+"""Arrays of a batch, from rows of a dataset of the user. Runs in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from distbench.core.units import join_words
+from distbench.core.user_callables import import_callable
+from distbench.data._dataset import OPTION, DatasetError
+from distbench.data.base import IGNORE_INDEX, DataShape
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class BatchArrays:
+    """Makes the arrays that a workload takes from rows, and checks them."""
+
+    dataset: str
+    """Name of the dataset, for messages."""
+    shape: DataShape
+    collate: str | None = None
+    shift_labels: bool = False
+    weigh_labels: bool = False
+
+    def of_rows(self, rows: list[Any]) -> Arrays:
+        """Arrays of *rows*, whose first axis is that of the rows.
+
+        Raises:
+            DatasetError: the rows are not those that the workload takes.
+        """
+        arrays = self._by_name(self._stack(rows))
+        if not self.shape.takes_any_arrays:
+            arrays = self._checked(self._taken(arrays))
+        for name, array in arrays.items():
+            if array.shape[:1] != (len(rows),):
+                raise self._error(
+                    f"{name} of {len(rows)} rows has the shape {array.shape}; the first axis of each array "
+                    "must be that of the rows"
+                )
+        return arrays
+
+    def _stack(self, rows: list[Any]) -> Any:
+        stack: Callable[[list[Any]], Any] = (
+            import_callable("collate", self.collate) if self.collate else default_collate
+        )
+        try:
+            return stack(rows)
+        except RuntimeError as error:
+            if "equal size" not in str(error):
+                raise
+            raise self._error(
+                "rows of unequal length can't be stacked; pad them in the dataset, or name a function in "
+                f"collate that does ({error})"
+            ) from error
+
+    def _by_name(self, batch: Any) -> Arrays:
+        """Arrays of *batch* by name: their own, or in the order in which the workload takes them."""
+        if isinstance(batch, torch.Tensor | np.ndarray):
+            batch = (batch,)
+        if isinstance(batch, Mapping):
+            return {str(name): self._array(value, str(name)) for name, value in batch.items()}
+        if not isinstance(batch, tuple | list):
+            raise self._error(
+                f"a batch is of type {type(batch).__name__}; it must be a dict of arrays, or a tuple"
+            )
+        names = (*self.shape.inputs, "labels")
+        if len(batch) > len(names):
+            raise self._error(
+                f"a row has {len(batch)} parts, but the workload takes {join_words(names)}; return a dict"
+            )
+        return {name: self._array(value, name) for name, value in zip(names, batch, strict=False)}
+
+    def _array(self, value: Any, name: str) -> np.ndarray:
+        array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+        if array.dtype.kind not in "biuf" or not array.ndim:
+            raise self._error(
+                f"{name} is no array of numbers ({type(value).__name__}); leave it out of the rows"
+            )
+        return array
+
+    def _taken(self, arrays: Arrays) -> Arrays:
+        """Those of *arrays* that the workload takes, each in the shape that it takes."""
+        wanted = (*self.shape.inputs, "labels")
+        if self.shift_labels and "input_ids" in arrays:
+            arrays = {"labels": arrays["input_ids"], **arrays}
+        if missing := [name for name in wanted if name not in arrays]:
+            shift = "; shift_labels: true makes them of input_ids" if missing == ["labels"] else ""
+            raise self._error(
+                f"a row has {join_words(sorted(arrays))}, but no {join_words(missing)}; the workload takes "
+                f"{join_words(wanted)}{shift}"
+            )
+        # a mask of ones masks nothing
+        extra = [
+            n for n in sorted(arrays) if n not in wanted and not (n == "attention_mask" and arrays[n].all())
+        ]
+        if extra:
+            raise self._error(
+                f"a row has {join_words(extra)}, which the workload does not take; leave it out, or use the "
+                "workload user with a loss_function, which gets the whole batch"
+            )
+        expected = {self.shape.inputs[0]: self.shape.input_shape, "labels": self.shape.label_shape}
+        for name, size in expected.items():
+            if (found := arrays[name].shape[1:]) != size:
+                raise self._error(
+                    f"{name} of a row has the shape {found}, but the workload takes {size}; change the sizes "
+                    "of the workload (length, seq_len, image_size) or those of the rows"
+                )
+        return {name: arrays[name] for name in wanted}
+
+    def _checked(self, arrays: Arrays) -> Arrays:
+        """*arrays* in the dtypes that the workload takes; ids and labels must be in range."""
+        dtype = np.int64 if self.shape.takes_ids else np.float32
+        inputs = {name: arrays[name].astype(dtype) for name in self.shape.inputs}
+        labels = arrays["labels"].astype(np.int64)
+        if self.shift_labels:
+            labels = np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORE_INDEX)], axis=1)
+        elif self.shape.kind == "tokens" and _are_inputs(labels, inputs["input_ids"]):
+            raise self._error(
+                "labels equal input_ids, as transformers' collators make them for models that shift them; "
+                "set shift_labels: true"
+            )
+        counted = labels != IGNORE_INDEX
+        ids = {**(inputs if self.shape.takes_ids else {}), "labels": labels[counted]}
+        for name, values in ids.items():
+            self._check_range(name, values)
+        if self.shape.takes_ids:
+            self._check_counts(counted.sum(axis=1))
+        return {**inputs, "labels": labels}
+
+    def _check_range(self, name: str, ids: np.ndarray) -> None:
+        if ids.size and (ids.min() < 0 or ids.max() >= self.shape.classes):
+            raise self._error(
+                f"{name} has ids from {ids.min()} to {ids.max()}, but the workload takes 0 to "
+                f"{self.shape.classes - 1:,}; set its vocab_size (classes)"
+            )
+
+    def _check_counts(self, counts: np.ndarray) -> None:
+        """Check the numbers of labels of each row."""
+        if not counts.size:
+            return
+        if counts.min() == 0:
+            raise self._error(f"a row has no label other than {IGNORE_INDEX}; leave such rows out")
+        if not self.weigh_labels and counts.min() != counts.max():
+            raise self._error(
+                f"rows have {counts.min()} to {counts.max()} labels other than {IGNORE_INDEX}, so the mean "
+                "of the means of ranks is not the mean of the global batch; set weigh_labels: true"
+            )
+
+    def _error(self, problem: str) -> DatasetError:
+        return DatasetError(f"{OPTION} = {self.dataset!r}: {problem}")
+
+
+def _are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
+    """True if each label that counts is the input at its position, and inputs differ."""
+    counted = labels != IGNORE_INDEX
+    return bool(counted.any() and (labels == ids)[counted].all() and (ids != ids.flat[0]).any())

@@ -1,0 +1,209 @@
+"""Rows of a dataset of the user, in the order of its epochs. Runs in the worker."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pickle
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from distbench.core.user_callables import import_callable
+from distbench.data._rows import step_generator
+
+OPTION = "dataset"
+
+
+class DatasetError(ValueError):
+    """The user's dataset does not give the rows that the workload takes."""
+
+
+@functools.cache
+def load_dataset(name: str) -> Any:
+    """Dataset that ``package.module:callable`` returns.
+
+    Raises:
+        ValueError: it can't be imported, raises, or returns something else.
+    """
+    make = import_callable(OPTION, name)
+    try:
+        dataset = make()
+    except Exception as error:
+        # user code: whatever it raises is reported with the option that named it
+        raise DatasetError(f"{OPTION} = {name!r} raised {type(error).__name__}: {error}") from error
+    if not (is_map_style(dataset) or hasattr(dataset, "__iter__")):
+        raise DatasetError(
+            f"{OPTION} = {name!r} returned {type(dataset).__name__}; it must return a dataset: an object "
+            "with __len__ and __getitem__, or one with __iter__"
+        )
+    if isinstance(dataset, Iterator):
+        raise DatasetError(
+            f"{OPTION} = {name!r} returned {type(dataset).__name__}, which can be read only once; return an "
+            "object whose __iter__ begins again"
+        )
+    return dataset
+
+
+def open_rows(name: str, seed: int, batch_size: int, *, shuffle: bool, drop_last: bool) -> RowReader:
+    """Rows of the dataset that the callable *name* returns, for global batches of *batch_size*.
+
+    Raises:
+        ValueError: the dataset can't be made, is too small, or can't be read twice alike.
+    """
+    dataset = load_dataset(name)
+    if is_map_style(dataset):
+        return MapRows(name, dataset, seed, batch_size, shuffle=shuffle, drop_last=drop_last)
+    return StreamRows(name, dataset, seed, batch_size)
+
+
+def is_map_style(dataset: Any) -> bool:
+    """True if a row of *dataset* is read by its index; otherwise it is a stream."""
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+
+
+class RowReader(ABC):
+    """Rows of a dataset by step and place in the global batch."""
+
+    def __init__(self, name: str, dataset: Any, seed: int, batch_size: int) -> None:
+        self._name, self._dataset = name, dataset
+        self._seed, self._batch_size = seed, batch_size
+        # rows that draw random numbers are made repeatable; others are not slowed down
+        self._is_random = False
+        self._is_random = not self._is_repeatable()
+        if self._is_random and not self._is_repeatable():
+            raise DatasetError(
+                f"{OPTION} = {name!r}: the first row is another one whenever it is read, even after random, "
+                "numpy and torch are seeded, so cases can't be given the same rows; derive its random "
+                "numbers from the index"
+            )
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int | None:
+        """Global batches of an epoch; None: unknown."""
+
+    @abstractmethod
+    def read(self, step: int, rows: range) -> list[Any]:
+        """Items of *rows* of the global batch of *step*."""
+
+    @contextmanager
+    def _seeded(self, *key: int) -> Iterator[None]:
+        """Seed the global generators of a row that draws from them, and restore them afterwards."""
+        if not self._is_random:
+            yield
+            return
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        seed = int(step_generator(self._seed, *key).integers(2**32))
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+
+    def _is_repeatable(self) -> bool:
+        first, second = (pickle.dumps(_plain(self.read(0, range(1)))) for _ in range(2))
+        return first == second
+
+
+class MapRows(RowReader):
+    """Rows of a map-style dataset, in the order of torch's DistributedSampler.
+
+    Its ranks together take consecutive rows of one order in each step: the global batch. The order of an
+    epoch is drawn from the seed and the epoch (``set_epoch``).
+    """
+
+    def __init__(
+        self, name: str, dataset: Any, seed: int, batch_size: int, *, shuffle: bool, drop_last: bool
+    ) -> None:
+        self._size, self._shuffle, self._drop_last = len(dataset), shuffle, drop_last
+        if self._size < batch_size:
+            raise DatasetError(
+                f"{OPTION} = {name!r} has {self._size:,} rows, fewer than the global batch of "
+                f"{batch_size:,}; use a smaller batch.global_batch_size, or more rows"
+            )
+        super().__init__(name, dataset, seed, batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._size // self._batch_size if self._drop_last else -(-self._size // self._batch_size)
+
+    def read(self, step: int, rows: range) -> list[Any]:
+        epoch, within = divmod(step, self.steps_per_epoch)
+        places = range(within * self._batch_size + rows.start, within * self._batch_size + rows.stop)
+        # DistributedSampler pads the last batch with the first rows of the same epoch
+        indices = [int(self._order(epoch)[place % self._size]) for place in places]
+        many = getattr(self._dataset, "__getitems__", None)
+        if many is not None and not self._is_random:
+            return list(many(indices))
+        return [self._item(epoch, index) for index in indices]
+
+    def _item(self, epoch: int, index: int) -> Any:
+        with self._seeded(epoch, index):
+            return self._dataset[index]
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _order(self, epoch: int) -> Sequence[int] | np.ndarray:
+        if not self._shuffle:
+            return range(self._size)
+        drawn = torch.randperm(self._size, generator=torch.Generator().manual_seed(self._seed + epoch))
+        order: np.ndarray = drawn.numpy()
+        return order
+
+
+class StreamRows(RowReader):
+    """Rows of an iterable dataset: each global batch takes the next ones, and its end is its beginning."""
+
+    def __init__(self, name: str, dataset: Any, seed: int, batch_size: int) -> None:
+        self._iterator: Iterator[Any] = iter(())
+        self._next_row, self._epoch = 0, -1
+        super().__init__(name, dataset, seed, batch_size)
+
+    @property
+    def steps_per_epoch(self) -> None:
+        return None
+
+    def read(self, step: int, rows: range) -> list[Any]:
+        first = step * self._batch_size + rows.start
+        if first < self._next_row:
+            self._iterator, self._next_row, self._epoch = iter(()), 0, -1
+        # rows of other ranks are read and dropped, as the stream has no index
+        items = itertools.islice(self._stream(), first - self._next_row, first - self._next_row + len(rows))
+        return list(items)
+
+    def _stream(self) -> Iterator[Any]:
+        while True:
+            try:
+                with self._seeded(self._next_row):
+                    item = next(self._iterator)
+            except StopIteration:
+                self._begin_epoch()
+                continue
+            self._next_row += 1
+            yield item
+
+    def _begin_epoch(self) -> None:
+        if self._next_row == 0 and self._epoch >= 0:
+            raise DatasetError(f"{OPTION} = {self._name!r} gives no rows")
+        self._epoch += 1
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(self._epoch)
+        self._iterator = iter(self._dataset)
+
+
+def _plain(value: Any) -> Any:
+    """*value* in a form that is pickled alike if it is equal."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().numpy()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,71 @@
+"""``user``: a dataset of one's own, named in the suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from distbench.core.user_callables import callable_problem, top_modules
+from distbench.data.base import BatchFunction, DataShape, DataSource
+
+
+@dataclass(frozen=True)
+class UserDataset(DataSource):
+    """A dataset of one's own: ``package.module:callable`` returns it.
+
+    A suite that names a callable is a program: running it runs that code. Every case and every world size
+    sees the same global batches, in the order that torch's DistributedSampler gives them.
+    """
+
+    dataset: str
+    """``package.module:callable``; called without arguments it returns a map-style dataset (__len__ and
+    __getitem__, as that of torch or of Hugging Face datasets), or an iterable one, which is read in its own
+    order and begins again at its end. A row is a dict of arrays, or a tuple: inputs, then labels."""
+    collate: str | None = None
+    """``package.module:callable`` of a list of rows that returns a batch: a dict of arrays, or a tuple. null:
+    torch's default_collate. How a batch is divided must not change its rows."""
+    shuffle: bool = True
+    """Read the rows of a map-style dataset in a new order each epoch, drawn from seed and epoch."""
+    last_batch: Literal["drop", "pad"] = "drop"
+    """Rows at the end of an epoch that are no whole global batch: drop them, or pad them with the first rows
+    of the epoch, as DistributedSampler does by default."""
+    shift_labels: bool = False
+    """Labels of tokens are at the position of their token, as transformers has them, or missing: label each
+    position with the next token."""
+
+    weigh_labels: bool = False
+    """Rows have different numbers of labels (-100 elsewhere), at least one: take the mean over the labels of
+    the global batch instead of the mean over rows."""
+
+    def problem(self, shape: DataShape) -> str | None:
+        names = {"dataset": self.dataset, "collate": self.collate}
+        problems = [
+            f"{option} = {name!r}: {problem}"
+            for option, name in names.items()
+            if name is not None and (problem := callable_problem(name))
+        ]
+        if self.shift_labels and shape.kind != "tokens":
+            problems.append(f"shift_labels is for workloads of tokens, but this one takes {shape.kind}")
+        return "; ".join(problems) or None
+
+    @property
+    def weighs_labels(self) -> bool:
+        return self.weigh_labels
+
+    def user_modules(self) -> tuple[str, ...]:
+        return top_modules((self.dataset, self.collate))
+
+    def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
+        """Function that returns rows of the global batch of a step.
+
+        Raises:
+            ValueError: the dataset can't be made, or has other rows than *shape*.
+        """
+        from distbench.data._batch_arrays import BatchArrays
+        from distbench.data._dataset import open_rows
+
+        rows = open_rows(
+            self.dataset, seed, batch_size, shuffle=self.shuffle, drop_last=self.last_batch == "drop"
+        )
+        arrays = BatchArrays(self.dataset, shape, self.collate, self.shift_labels, self.weigh_labels)
+        return lambda step, wanted: arrays.of_rows(rows.read(step, wanted))
