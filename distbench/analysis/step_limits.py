@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
+from distbench.analysis.loader import lost_share
 from distbench.analysis.offload_time import offload_times
 from distbench.analysis.scaling import imbalance_share, waiting_share
 from distbench.analysis.step_timeline import bare_rank_steps
@@ -51,8 +52,9 @@ LOSSES: tuple[StepLoss, ...] = (
         "data-bound",
         0.05,
         "waiting for the next batch",
-        "prepare batches in worker processes or ahead of time; distbench times the data source of the suite "
-        "(data)",
+        "prepare batches in worker processes (loader.workers, loader.prefetch_factor), and keep them where "
+        "epochs are short (loader.persistent_workers); distbench show --view loader has the speed with an "
+        "infinitely fast loader",
     ),
     StepLoss(
         "bubble",
@@ -249,6 +251,9 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     if not step:
         return None
     exposed, data = (_value(row, f"profile_{name}_s") for name in ("exposed_comm", "data"))
+    if (lost := lost_share(row)) is not None:
+        # measured without the profiler, which slows the step and not the workers of a loader
+        data = lost * step
     bubble = _value(row, "bubble_s")
     waited = waiting_share(row)
     waiting = min(waited * step, exposed) if waited is not None and exposed is not None else None

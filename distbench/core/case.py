@@ -72,6 +72,7 @@ CaseField = Literal[
     "compile",
     "threads",
     "environment",
+    "loader",
 ]
 """A field of a case, or of one of its parts, in which compared cases may differ if the caller allows it."""
 
@@ -81,6 +82,7 @@ EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "batch.gradient_accumulation_steps",
     "threads",
     "environment",
+    "loader",
 )
 """Fields that set how a given number of devices does the work; the computed numbers don't depend on them."""
 
@@ -241,6 +243,22 @@ class PrecisionConfig:
 
 
 @dataclass(frozen=True)
+class LoaderConfig:
+    """torch's DataLoader in the timed steps. Its settings change the speed, and no row."""
+
+    workers: Annotated[int, Bound(0, 1024)] | None = None
+    """Worker processes of each rank that make micro-batches (DataLoader's num_workers); 0: the rank makes
+    them itself when it needs them; null: no loader, the batches of a GPU's timed steps are made before
+    them."""
+    pin_memory: bool = False
+    """Copy batches to pinned memory in a thread of the rank. Only with GPUs."""
+    prefetch_factor: Count = 2
+    """Micro-batches that each worker makes ahead of time."""
+    persistent_workers: bool = False
+    """Keep workers at the end of an epoch; false: they start again for the next one."""
+
+
+@dataclass(frozen=True)
 class MeasureConfig:
     """Measurement of a case: warm-up, timed steps and trials."""
 
@@ -328,6 +346,8 @@ class Case:
     """Mode of torch.compile for each layer; all else runs eagerly."""
     environment: Name = field(default=CURRENT_ENVIRONMENT, metadata={"since": 4})
     """Name of the Python environment that its processes run in, as the suite calls it."""
+    loader: LoaderConfig = field(default=LoaderConfig(), metadata={"since": 4})
+    """How batches reach its ranks in the timed steps."""
 
     @functools.cached_property
     def id(self) -> str:

@@ -62,6 +62,12 @@ def open_rows(name: str, seed: int, batch_size: int, *, shuffle: bool, drop_last
     return StreamRows(name, dataset, seed, batch_size)
 
 
+def epoch_steps(dataset: Any, batch_size: int, *, drop_last: bool) -> int:
+    """Global batches of *batch_size* in an epoch of *dataset*; 0: a stream, whose length is unknown."""
+    size = len(dataset) if is_map_style(dataset) else 0
+    return size // batch_size if drop_last else -(-size // batch_size)
+
+
 def is_map_style(dataset: Any) -> bool:
     """True if a row of *dataset* is read by its index; otherwise it is a stream."""
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
@@ -82,11 +88,6 @@ class RowReader(ABC):
                 "numpy and torch are seeded, so cases can't be given the same rows; derive its random "
                 "numbers from the index"
             )
-
-    @property
-    @abstractmethod
-    def steps_per_epoch(self) -> int | None:
-        """Global batches of an epoch; None: unknown."""
 
     @abstractmethod
     def read(self, step: int, rows: range) -> list[Any]:
@@ -125,7 +126,8 @@ class MapRows(RowReader):
     def __init__(
         self, name: str, dataset: Any, seed: int, batch_size: int, *, shuffle: bool, drop_last: bool
     ) -> None:
-        self._size, self._shuffle, self._drop_last = len(dataset), shuffle, drop_last
+        self._size, self._shuffle = len(dataset), shuffle
+        self._steps = epoch_steps(dataset, batch_size, drop_last=drop_last)
         if self._size < batch_size:
             raise DatasetError(
                 f"{OPTION} = {name!r} has {self._size:,} rows, fewer than the global batch of "
@@ -133,12 +135,8 @@ class MapRows(RowReader):
             )
         super().__init__(name, dataset, seed, batch_size)
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self._size // self._batch_size if self._drop_last else -(-self._size // self._batch_size)
-
     def read(self, step: int, rows: range) -> list[Any]:
-        epoch, within = divmod(step, self.steps_per_epoch)
+        epoch, within = divmod(step, self._steps)
         places = range(within * self._batch_size + rows.start, within * self._batch_size + rows.stop)
         # DistributedSampler pads the last batch with the first rows of the same epoch
         indices = [int(self._order(epoch)[place % self._size]) for place in places]
@@ -167,10 +165,6 @@ class StreamRows(RowReader):
         self._iterator: Iterator[Any] = iter(())
         self._next_row, self._epoch = 0, -1
         super().__init__(name, dataset, seed, batch_size)
-
-    @property
-    def steps_per_epoch(self) -> None:
-        return None
 
     def read(self, step: int, rows: range) -> list[Any]:
         first = step * self._batch_size + rows.start

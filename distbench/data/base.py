@@ -138,6 +138,14 @@ class DataSource(ABC):
         """True if samples have different numbers of labels, so that means of parts don't count equally."""
         return False
 
+    def steps_per_epoch(self, batch_size: int) -> int | None:
+        """Global batches of *batch_size* in an epoch; None: the source has no epochs. Runs in the worker."""
+        return None
+
+    def max_workers(self) -> int | None:
+        """Largest number of processes that can share its samples; None: any number. Runs in the worker."""
+        return None
+
     def user_modules(self) -> tuple[str, ...]:
         """Names of modules with the user's own code, whose lines are searched for in an error."""
         return ()

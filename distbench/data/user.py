@@ -55,6 +55,18 @@ class UserDataset(DataSource):
     def user_modules(self) -> tuple[str, ...]:
         return top_modules((self.dataset, self.collate))
 
+    def steps_per_epoch(self, batch_size: int) -> int | None:
+        from distbench.data._dataset import epoch_steps, load_dataset
+
+        return (
+            epoch_steps(load_dataset(self.dataset), batch_size, drop_last=self.last_batch == "drop") or None
+        )
+
+    def max_workers(self) -> int | None:
+        from distbench.data._dataset import is_map_style, load_dataset
+
+        return None if is_map_style(load_dataset(self.dataset)) else 1
+
     def open(self, shape: DataShape, seed: int, batch_size: int) -> BatchFunction:
         """Function that returns rows of the global batch of a step.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distbench.strategies.engine import Engine
     from distbench.workloads.base import Workload
 
-Pass = Literal["probe", "warmup", "time", "count", "profile", "grad_norm", "unsynced"]
+Pass = Literal["probe", "warmup", "time", "ready", "count", "profile", "grad_norm", "unsynced"]
 
 
 class NotAvailable(Exception):
@@ -83,6 +83,8 @@ class PassContext:
     """Seconds of each step of this pass, filled when the pass has ended."""
     earlier_step_times: Mapping[Pass, list[float]] = field(default_factory=dict)
     """Seconds of each step of the passes that have ended."""
+    data_waits: list[float] = field(default_factory=list)
+    """Seconds of each step of this pass until its micro-batches were there."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
@@ -187,7 +189,8 @@ class Metric(ABC):
 
     columns: ClassVar[tuple[Column, ...]]
     passes: ClassVar[frozenset[Pass]] = frozenset({"time"})
-    """Passes in which the metric takes part. Nothing that slows a step may run in ``time``. ``count`` is one
+    """Passes in which the metric takes part. Nothing that slows a step may run in ``time``. ``ready``
+    are as many steps as ``time`` without a wait for the loader, only if a case has one. ``count`` is one
     communication cycle in which operations and bytes are recorded; ``profile`` is some steps under the
     profiler."""
 

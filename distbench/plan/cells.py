@@ -207,7 +207,7 @@ def _with_defaults(cell: SuiteCell, root: str) -> Any:
         return _plugin(work, root)
     if root == "batch":
         return _section(root, work["batch"]) | _divided_batch(work["batch"], cell)
-    return _section(root, work[root]) if root in SECTION_KEYS else work[root]
+    return _section(root, work.get(root, {})) if root in SECTION_KEYS else work[root]
 
 
 def _section(root: str, raw: RawMapping) -> RawMapping:

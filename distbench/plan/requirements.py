@@ -26,6 +26,7 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _missing_package(used, machine)
         or workload.device_problem(case.device)
         or _compile_problem(case, machine)
+        or _loader_problem(case)
         or _dtype_problem(case, machine)
         or _float8_problem(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
         or strategy.problem(case, machine)
@@ -54,6 +55,13 @@ def _compile_problem(case: Case, machine: Machine) -> str | None:
             f"{who} needs a C++ compiler, but none was found; install one (Debian: apt-get install "
             "g++), or set CXX"
         )
+    return None
+
+
+def _loader_problem(case: Case) -> str | None:
+    """Reason why the loader of *case* can't work as requested; None if it can."""
+    if case.loader.pin_memory and case.device == "cpu":
+        return "loader.pin_memory is for copies to a GPU, and there is none; use pin_memory: false"
     return None
 
 

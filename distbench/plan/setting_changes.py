@@ -6,10 +6,10 @@ import glob
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from distbench.core.case import CURRENT_ENVIRONMENT, Case, identity_fields
+from distbench.core.case import CURRENT_ENVIRONMENT, Case, LoaderConfig, identity_fields
 from distbench.core.errors import SuiteError
 from distbench.core.job import MEASURE
 from distbench.core.machine import Machine
@@ -147,5 +147,6 @@ def _work(case: Case) -> dict[str, Any]:
         "threads": case.threads,
         "seed": case.seed,
         "initial_weights": case.initial_weights,
+        **({"loader": asdict(case.loader)} if case.loader != LoaderConfig() else {}),
         **({"environment": case.environment} if case.environment != CURRENT_ENVIRONMENT else {}),
     }

@@ -86,6 +86,7 @@ def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
         "threads": case.threads,
         "seed": case.seed,
         "initial_weights": case.initial_weights,
+        "loader_workers": case.loader.workers,
         "environment": case.environment,
     }
 

@@ -100,6 +100,7 @@ CASES = SqlTable(
         SqlColumn("threads", "bigint", "Intra-op threads of a rank."),
         SqlColumn("seed", "bigint", "Seed of weights and data."),
         SqlColumn("initial_weights", "varchar", "drawn or exact."),
+        SqlColumn("loader_workers", "bigint", "Worker processes of a rank's loader; null: no loader."),
         SqlColumn("environment", "varchar", "current, or the suite's name of another Python environment."),
     ),
 )

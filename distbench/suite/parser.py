@@ -53,6 +53,8 @@ class TopLevelKeys:
     """adamw, sgd, or a mapping with the hyperparameters."""
     precision: Any = field(default_factory=dict)
     """fp32, bf16, fp16, fp64, or the dtype of each part of a step."""
+    loader: Any = None
+    """Loader of the timed steps: workers, pin_memory, prefetch_factor, persistent_workers."""
     activation_checkpointing: Any = "none"
     compile: Any = False
     threads: Any = "auto"

@@ -9,7 +9,13 @@ from typing import Annotated, Any, Literal
 from distbench import optimizers
 from distbench.core import lr_schedule
 from distbench.core.bounds import Bound, Name
-from distbench.core.case import CURRENT_ENVIRONMENT, OptimizerConfig, PrecisionConfig, fields_added_later
+from distbench.core.case import (
+    CURRENT_ENVIRONMENT,
+    LoaderConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    fields_added_later,
+)
 from distbench.core.suite_mistakes import Problem
 from distbench.suite.batch import BatchConfig
 from distbench.suite.plugin_options import (
@@ -28,6 +34,7 @@ SECTION_KEYS: dict[str, type] = {
     "batch": BatchConfig,
     "optimizer": OptimizerConfig,
     "precision": PrecisionConfig,
+    "loader": LoaderConfig,
 }
 
 
@@ -72,6 +79,7 @@ class CheckedWork:
     batch: BatchConfig
     optimizer: OptimizerConfig
     precision: PrecisionConfig
+    loader: LoaderConfig
     scalars: ScalarSettings
 
 
@@ -126,7 +134,8 @@ class WorkChecker:
         given = {**work, "scalars": {root: work[root] for root in SCALAR_KEYS if root in work}}
         if given.get("data") is None:
             given.pop("data", None)
-        for root in ("workload", "batch", "optimizer", "precision", "data", "scalars"):
+        given.setdefault("loader", {})
+        for root in ("workload", "batch", "optimizer", "precision", "loader", "data", "scalars"):
             if root == "data" and sections["workload"]:
                 workload = sections["workload"]
                 given.setdefault("data", {workload.instance.default_data_for(workload.choice.options): {}})
@@ -195,6 +204,8 @@ def _cross_checks(value: Any) -> list[Problem]:
         return value.problems()
     if isinstance(value, PrecisionConfig):
         return _precision_problems(value)
+    if isinstance(value, LoaderConfig):
+        return _loader_problems(value)
     return _optimizer_problems(value) if isinstance(value, OptimizerConfig) else []
 
 
@@ -218,6 +229,24 @@ def _precision_problems(value: PrecisionConfig) -> list[Problem]:
         message = "no float8 to emulate; set a recipe in precision.float8, such as tensorwise"
         return [Problem(("precision", "float8_emulated"), message, value.float8_emulated)]
     return []
+
+
+def _loader_problems(value: LoaderConfig) -> list[Problem]:
+    usual = LoaderConfig()
+    changed = [key for key in vars(usual) if getattr(value, key) != getattr(usual, key)]
+    if value.workers is None:
+        message = "there is no loader without loader.workers; set it to 0 or more"
+        return [Problem(("loader", key), message, getattr(value, key), (key, "workers")) for key in changed]
+    return [
+        Problem(
+            ("loader", key),
+            "only workers read it, but loader.workers = 0; set workers to 1 or more, or remove it",
+            getattr(value, key),
+            (key, "workers"),
+        )
+        for key in ("prefetch_factor", "persistent_workers")
+        if key in changed and not value.workers
+    ]
 
 
 def _optimizer_problems(value: OptimizerConfig) -> list[Problem]:

@@ -1,6 +1,7 @@
 """Micro-batches of one rank, from the same global batch at every world size."""
 
 import hashlib
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from distbench.core import registry
 from distbench.data.base import BatchFunction, DataSource
 from distbench.strategies.base import Batch, RankContext
+from distbench.worker.loader import BatchLoader
 
 MAX_PREFETCH_BYTES = 256 << 20
 """Maximum bytes of host memory for prefetched batches."""
@@ -18,9 +20,20 @@ class MicroBatchReader:
     """Micro-batches of any step for one rank."""
 
     def __init__(
-        self, context: RankContext, row_order_seed: int | None = None, batches: BatchFunction | None = None
+        self,
+        context: RankContext,
+        row_order_seed: int | None = None,
+        batches: BatchFunction | None = None,
+        *,
+        with_loader: bool = False,
     ) -> None:
-        """Open the data, or use *batches*; *row_order_seed* shuffles the rows of each global batch."""
+        """Open the data, or use *batches*; *row_order_seed* shuffles the rows of each global batch.
+
+        *with_loader*: through the loader of the case, if it has one. Steps are then read one after another.
+
+        Raises:
+            UnsupportedCase: the dataset can't be read by so many workers.
+        """
         case = context.case
         source: DataSource = registry.create_plugin("data", case.data)
         size = case.batch.global_batch_size
@@ -36,30 +49,60 @@ class MicroBatchReader:
         share = size // context.data_parallel_size
         self._rows = range(context.data_parallel_rank * share, (context.data_parallel_rank + 1) * share)
         self._prefetched: dict[int, dict[str, np.ndarray]] = {}
+        has_loader = with_loader and case.loader.workers is not None
+        self.loader = BatchLoader(context, self._batches, self._rows) if has_loader else None
+        """Loader of the micro-batches; None: they are made in the process of the rank."""
+        self._loaded: dict[int, list[Batch]] = {}
+        """Micro-batches of steps that the loader has given already."""
+        self.waits: list[float] = []
+        """Seconds of each step so far until its micro-batches were there."""
 
-    def prefetch(self, steps: Sequence[int]) -> None:
+    def prefetch(self, steps: Sequence[int]) -> bool:
         """Make the batches of *steps*, so that only copying is left: all of them, or none if they are large.
 
         A GPU's host has to run ahead of it, and making a batch delays the launch of kernels, even in another
-        thread, as Python runs one at a time. All or none, so that no step differs.
+        thread, as Python runs one at a time. All or none, so that no step differs. Return True if all are
+        made.
         """
         for step in steps:
-            self._prefetched[step] = arrays = self._batches(step, self._rows)
-            if sum(array.nbytes for array in arrays.values()) * len(steps) > MAX_PREFETCH_BYTES:
+            if self._prefetch_step(step) * len(steps) > MAX_PREFETCH_BYTES:
+                # what a loader has given is not given again
                 self._prefetched.clear()
-                return
+                return False
+        return True
+
+    def _prefetch_step(self, step: int) -> int:
+        """Make the batch of *step*; return its size in bytes."""
+        if self.loader:
+            self._loaded[step] = loaded = self.loader.next_step()
+            return sum(tensor.nbytes for batch in loaded for tensor in batch.values())
+        self._prefetched[step] = arrays = self._batches(step, self._rows)
+        return sum(array.nbytes for array in arrays.values())
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Micro-batches of *step*, on the device."""
+        began = time.perf_counter()
+        batches = self._loaded_batches(step) if self.loader else self._made_batches(step)
+        self.waits.append(time.perf_counter() - began)
+        self._context.step.begin(batches)
+        return batches
+
+    def _made_batches(self, step: int) -> list[Batch]:
         made = self._prefetched.pop(step, None)
         whole = to_rank_device(made or self._batches(step, self._rows), self._context)
         size = len(self._rows) // self._accumulation
-        batches = [
+        return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
             for i in range(self._accumulation)
         ]
-        self._context.step.begin(batches)
-        return batches
+
+    def _loaded_batches(self, step: int) -> list[Batch]:
+        assert self.loader is not None
+        loaded = self._loaded.pop(step, None) or self.loader.next_step()
+        device = self._context.device
+        # not pinned here: that is a setting of the loader
+        moved = [{name: x.to(device, non_blocking=True) for name, x in each.items()} for each in loaded]
+        return [_in_case_dtype(batch, self._context) for batch in moved]
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
         """Hash of this rank's rows of *step*, or with *all_ranks* of all rows, however they are divided."""
@@ -70,7 +113,12 @@ class MicroBatchReader:
 
 def to_rank_device(arrays: dict[str, np.ndarray], context: RankContext) -> Batch:
     """*arrays* on the device of the rank, in fp64 if the case trains in it."""
-    tensors = {name: _to_device(context.device, array) for name, array in arrays.items()}
+    return _in_case_dtype(
+        {name: _to_device(context.device, array) for name, array in arrays.items()}, context
+    )
+
+
+def _in_case_dtype(tensors: Batch, context: RankContext) -> Batch:
     if context.case.precision.master != "fp64":
         # engines cast to the other dtypes themselves
         return tensors

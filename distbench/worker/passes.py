@@ -61,8 +61,7 @@ class PassRunner:
         mode = self._engine.without_communication() if name == "unsynced" else nullcontext()
         if mode is None:
             return session
-        if self._context.device.type == "cuda":
-            self._reader.prefetch(range(len(self.losses), len(self.losses) + steps))
+        steps = self._prefetch(name, steps)
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
         before = overridden_hooks("before_step", active, states)
@@ -88,6 +87,7 @@ class PassRunner:
                     hook(session, state)
                 clock.mark()
         session.step_times = clock.seconds()
+        session.data_waits = self._reader.waits[len(self._reader.waits) - steps :]
         if name == "time":
             self.result.window = (began, now())
         self._spans.target = nullcontext
@@ -97,6 +97,18 @@ class PassRunner:
         self._collect(session, active, states)
         self._step_times[name] = session.step_times
         return session
+
+    def _prefetch(self, name: Pass, steps: int) -> int:
+        """Make the batches of a pass that does not wait for a loader; return the steps that it can have."""
+        ahead = range(len(self.losses), len(self.losses) + steps)
+        if name == "ready":
+            of_ranks = [False] * self._context.world_size
+            # batches of ranks may differ in size
+            dist.all_gather_object(of_ranks, self._reader.prefetch(ahead))
+            return steps if all(of_ranks) else 0
+        if self._context.device.type == "cuda" and not self._reader.loader:
+            self._reader.prefetch(ahead)
+        return steps
 
     def _session(self, name: Pass) -> PassContext:
         setting = self._context

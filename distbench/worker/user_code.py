@@ -39,6 +39,8 @@ class _Root:
 
 def user_line(error: BaseException, workload: PluginChoice, data: PluginChoice | None = None) -> str:
     """Innermost ``file.py:line`` of user code of *workload* or *data* in *error*; empty: none."""
+    if line := next((known for each in _exception_chain(error) if (known := _line_in_worker(each))), ""):
+        return line
     try:
         roots = _user_roots(workload, data)
     except Exception:
@@ -48,6 +50,11 @@ def user_line(error: BaseException, workload: PluginChoice, data: PluginChoice |
     return next(
         (f"{own}:{number}" for file, number in places if (own := _user_path(file.resolve(), roots))), ""
     )
+
+
+def _line_in_worker(error: BaseException) -> str:
+    """Line of the user's code in the worker of a loader that *error* reports; empty: it is of no worker."""
+    return getattr(error, "user_line", "")
 
 
 def message_with_line(error: Exception, workload: PluginChoice, data: PluginChoice | None = None) -> str:

@@ -79,7 +79,8 @@ class MeasureJob(JobKind):
 
     def sequential_steps(self, task: PlannedTrial, measure: MeasureConfig) -> int:
         """Steps of all passes; one cycle is counted."""
-        timed = measure.warmup + measure.steps + measure.unsynced_steps
+        ready = measure.steps if task.case.loader.workers is not None else 0
+        timed = measure.warmup + measure.steps + ready + measure.unsynced_steps
         counted, profiled = communication_cycle([task.case]), profile_steps(task.case, measure)
         return timed + counted + profiled + measure.check_steps
 

@@ -74,6 +74,9 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
     if _on_any_rank(context.step.has_counts, context.device):
         delivery.effective["loss_mean"] = GLOBAL_COUNT_TEXT
     yield _partial_result(loop)
+    if trial.case.loader.workers is not None:
+        run_pass("ready", measure.steps)
+        yield _partial_result(loop)
     run_pass("count", communication_cycle([trial.case]))
     yield _partial_result(loop)
     profiled = run_pass("profile", profile_steps(trial.case, measure))
@@ -111,7 +114,7 @@ def _build(
             if context.device.type in metric.devices:
                 metric.install()
         engine = strategy.build(context)
-        feed = MicroBatchReader(context)
+        feed = MicroBatchReader(context, with_loader=True)
         if context.device.type == "cuda":
             _free_cached_memory()
     checks.check_engine(strategy, engine, trial.case)

@@ -11,12 +11,14 @@ from distbench.core.columns import columns_of
 from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values
 from distbench.metrics.steptime import drift
 
+_TOO_LARGE = NotAvailable("the batches of all timed steps are too large to be in memory at once")
+
 
 @dataclass(frozen=True)
 class StepTime(Metric):
     """Wall time of whole steps, back to back: data, forward, backward, reduction, optimizer."""
 
-    passes = frozenset({"warmup", "time"})
+    passes = frozenset({"warmup", "time", "ready"})
     columns = (
         *columns_of("s", "lower", "max", per_step=True)(
             step_s="Wall time of a step: perf_counter on a CPU, CUDA events on a GPU. The trial's value "
@@ -25,6 +27,15 @@ class StepTime(Metric):
         *columns_of("s", "lower", "max")(
             cpu_s="CPU time of the process per timed step, all threads (process_time): next to the wall "
             "time it separates a slow machine from slow code.",
+        ),
+        *columns_of("s", "lower", "mean", per_step=True)(
+            data_wait_s="Time of a timed step until the rank has its micro-batches: making them, or waiting "
+            "for the workers of its loader, and the launch of their copy to a GPU.",
+        ),
+        *columns_of("s", "lower", "max", per_step=True)(
+            ready_step_s="Wall time of a step whose micro-batches are in memory before it begins, as an "
+            "infinitely fast loader would have them; only with a loader. The trial's value is the window of "
+            "its slowest rank over the number of steps, as for step_s.",
         ),
         *columns_of("s", None, "max", per_step=True)(
             warmup_step_s="Wall time of each warm-up step; the first may compile and allocate.",
@@ -57,11 +68,17 @@ class StepTime(Metric):
                 "first_step_s": steps[:1],
                 "compile_s": _or_not_compiled(compiling),
             }
+        if context.pass_name == "ready":
+            return {"ready_step_s": steps or _TOO_LARGE}
         window = {"compile_in_window_s": _or_not_compiled(compiling)}
-        return {"step_s": steps, "cpu_s": spent / max(1, len(steps)), **window}
+        waits: list[float | None] = [*context.data_waits]
+        return {"step_s": steps, "data_wait_s": waits, "cpu_s": spent / max(1, len(steps)), **window}
 
     def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
-        return {"step_s": trial.slowest_mean("step_s"), **_drift_values(trial)}
+        ready = (
+            {"ready_step_s": trial.slowest_mean("ready_step_s")} if "ready_step_s" in trial.samples else {}
+        )
+        return {"step_s": trial.slowest_mean("step_s"), **ready, **_drift_values(trial)}
 
     def degraded_reason(self, trial: TrialData) -> str:
         seconds = max(

@@ -1,0 +1,90 @@
+"""The user's own dataset and its loader, on real ranks: the same training, and the price of waiting."""
+
+import json
+
+import pytest
+
+from distbench.analysis.losses.case_losses import SAME_LOSSES
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.step_limits import StepLimit, step_limit
+from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
+from distbench.record.run_folder import Run
+from support.runs import call
+
+SUITE = """
+workload: {user: {model: "small:Small", length: 32}}
+batch: {global_batch_size: 8, micro_batch_size: 2}
+measure: {warmup: 1, steps: 9, trials: 1, profile_steps: 1}
+metrics: [steptime, throughput, profile]
+world_sizes: [2]
+"""
+CHECK = "check: {steps: 2, perturbed: 4, fp64: false}\n"
+GRID = ["fsdp", "{zero: {stage: 3}}", "tp", "cp", "{pp: {micro_batches: 2}}"]
+
+
+def test_a_loader_changes_the_speed_and_no_row(run_suite):
+    done = run_suite(
+        SUITE
+        + """
+data: {user: "datasets_of_users:Slow"}
+loader: {workers: [0, 4], persistent_workers: [false, true]}
+exclude: [{loader.workers: 0, loader.persistent_workers: true}]
+strategies: [ddp]
+"""
+    )
+    assert done.code == 0, done.errors
+    # an epoch has 8 steps, so that workers begin a second one in the timed window
+    assert len(done.cases) == 3
+    assert {case["verdicts"]["losses"]["word"] for case in done.cases.values()} == {SAME_LOSSES}
+    shown = json.loads(call("show", str(done.folder), "--view", "loader", "--json").stdout)
+    assert len(shown["rows"]) == 3
+    (alone,) = (row for row in shown["rows"] if row["workers"] == 0)
+    # its two micro-batches of two rows take 80 ms, and workers make several at once
+    assert alone["wait_s"] >= 0.08
+    assert alone["lost"] > 0.05
+    assert f"you lose {alone['lost']:.0%} of the throughput to data" in " ".join(shown["notes"])
+    analysed = RunAnalysis.read(Run(done.folder))
+    limits = {row.case.loader.workers: step_limit(row) for row in analysed.cases}
+    assert isinstance(limits[0], StepLimit)
+    assert (limits[0].word, limits[0].share) == ("data-bound", pytest.approx(alone["lost"]))
+
+
+def test_labels_of_unequal_rows_are_weighed_over_the_global_batch(run_suite):
+    done = run_suite(
+        SUITE + CHECK + 'data: {user: {dataset: "datasets_of_users:Unequal", weigh_labels: true}}\n'
+        "strategies: [ddp, {zero: {stage: 2}}]\n"
+    )
+    assert done.code == 0, done.errors
+    assert len(done.verdicts) == 2
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+
+
+@pytest.mark.deep
+def test_labels_of_unequal_rows_are_weighed_in_every_engine(run_suite):
+    done = run_suite(
+        SUITE.replace('user: {model: "small:Small", length: 32}', "transformer: {preset: tiny, seq_len: 32}")
+        + CHECK
+        + 'data: {user: {dataset: "datasets_of_users:Unequal", weigh_labels: true}}\n'
+        + f"strategies: [{', '.join(GRID)}]\n"
+    )
+    assert done.code == 0, done.errors
+    assert len(done.verdicts) == len(GRID)
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+
+
+@pytest.mark.parametrize("loader", ["", "loader: {workers: 1}\n"], ids=["alone", "worker"])
+def test_a_row_that_can_t_be_read_is_named_with_its_line(run_suite, loader):
+    done = run_suite(SUITE + loader + 'data: {user: "datasets_of_users:Broken"}\nstrategies: [ddp]\n')
+    (case,) = done.cases.values()
+    assert case["status"] == "crashed"
+    assert "datasets_of_users.py:" in case["reason"]
+    assert "row 17 can't be read" in case["reason"]
+
+
+def test_a_stream_has_one_worker_at_most(run_suite):
+    done = run_suite(
+        SUITE + 'data: {user: "datasets_of_users:Stream"}\nloader: {workers: [1, 2]}\nstrategies: [ddp]\n'
+    )
+    told = {case["status"]: case["reason"] for case in done.cases.values()}
+    assert set(told) == {"measured", "unsupported"}
+    assert "use at most 1" in told["unsupported"]

@@ -1,0 +1,189 @@
+"""Datasets that suites of the tests name as ``datasets_of_users:...``: 64 rows of 32 tokens; some break."""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+ROWS, LENGTH = 64, 32
+TOKENS = np.random.default_rng(0).integers(0, 256, (ROWS, LENGTH + 1))
+DICT = dict[str, Any]
+
+
+def row(index: int) -> DICT:
+    return {"input_ids": TOKENS[index, :-1], "labels": TOKENS[index, 1:]}
+
+
+class Rows(Dataset[Any]):
+    def __init__(self, size: int = ROWS) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return row(index)
+
+
+class AsTuples(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return TOKENS[index, :-1], TOKENS[index, 1:]
+
+
+class AtOnce(Rows):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [row(index) for index in indices]
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError("rows are read many at a time")
+
+
+class Unshifted(Rows):
+    """As transformers' collators make them."""
+
+    def __getitem__(self, index: int) -> Any:
+        ids = TOKENS[index, :-1]
+        return {"input_ids": ids, "attention_mask": np.ones(LENGTH, int), "labels": ids}
+
+
+class Unlabelled(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, :-1]}
+
+
+class Unequal(Rows):
+    """Rows have 8 to 31 labels."""
+
+    def __getitem__(self, index: int) -> Any:
+        labels = TOKENS[index, 1:].copy()
+        labels[8 + index % 24 :] = -100
+        return {"input_ids": TOKENS[index, :-1], "labels": labels}
+
+
+class Unfinished(Rows):
+    """Some rows have no label."""
+
+    def __getitem__(self, index: int) -> Any:
+        labels = np.full(LENGTH, -100) if index == 3 else TOKENS[index, 1:]
+        return {"input_ids": TOKENS[index, :-1], "labels": labels}
+
+
+class Augmented(Rows):
+    """Each row is changed at random, by all generators that people use."""
+
+    def __getitem__(self, index: int) -> Any:
+        ids = TOKENS[index].copy()
+        ids[random.randrange(LENGTH)] = int(torch.randint(0, 256, ()))
+        ids[np.random.randint(0, LENGTH)] = 0
+        return {"input_ids": ids[:-1], "labels": ids[1:]}
+
+
+class Unrepeatable(Rows):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(0)
+
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": self.generator.integers(0, 256, LENGTH), "labels": TOKENS[index, 1:]}
+
+
+class Ragged(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, : 1 + index], "labels": TOKENS[index, : 1 + index]}
+
+
+class Short(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, :16], "labels": TOKENS[index, 1:17]}
+
+
+class LargeIds(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, :-1] + 1000, "labels": TOKENS[index, 1:]}
+
+
+class WithText(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {**row(index), "text": "once upon a time"}
+
+
+class Masked(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {**row(index), "attention_mask": np.arange(LENGTH) < 16}
+
+
+class Broken(Rows):
+    def __getitem__(self, index: int) -> Any:
+        if index == 17:
+            raise OSError("row 17 can't be read")
+        return row(index)
+
+
+class Slow(Rows):
+    """Takes far longer than a step of a small model."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        return row(index)
+
+
+class Unpicklable(Rows):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = lambda index: row(index)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(index)
+
+
+class Stream(IterableDataset[Any]):
+    """30 rows, the first of which tells the epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(30):
+            yield row((index + self.epoch) % ROWS)
+
+
+class Empty(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def few() -> Rows:
+    return Rows(5)
+
+
+def odd() -> Rows:
+    return Rows(61)
+
+
+def once() -> Iterator[Any]:
+    return (row(index) for index in range(ROWS))
+
+
+def number() -> int:
+    return 3
+
+
+def raises() -> Rows:
+    raise FileNotFoundError("no such corpus")
+
+
+def halves(rows: list[DICT]) -> DICT:
+    """Collate the first halves of rows."""
+    return {name: np.stack([each[name][: LENGTH // 2] for each in rows]) for name in rows[0]}
+
+
+def colliding(rows: list[DICT]) -> DICT:
+    """Collate without an axis of rows."""
+    return {name: np.concatenate([each[name] for each in rows]) for name in rows[0]}

@@ -1,0 +1,174 @@
+"""``data: user``: the rows of DistributedSampler for every division, and one message for each mistake."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from distbench.core import registry
+from distbench.core.case import PluginChoice
+from distbench.data.base import BatchFunction, DataShape, DataSource
+from support.runs import MODELS
+
+TOKENS = DataShape("tokens", 32, 256)
+SEED, GLOBAL_BATCH = 5, 8
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch):
+    monkeypatch.syspath_prepend(str(MODELS))
+
+
+def source(name: str, **options: object) -> DataSource:
+    choice = PluginChoice("user", {"dataset": f"datasets_of_users:{name}", **options})
+    made: DataSource = registry.create_plugin("data", choice)
+    return made
+
+
+def opened(name: str, shape: DataShape = TOKENS, **options: object) -> BatchFunction:
+    one = source(name, **options)
+    assert one.problem(shape) is None
+    return one.open(shape, SEED, GLOBAL_BATCH)
+
+
+def hashes(batches: BatchFunction, step: int, rows: range) -> list[bytes]:
+    arrays = batches(step, rows)
+    return [b"".join(arrays[name][i].tobytes() for name in ("input_ids", "labels")) for i in range(len(rows))]
+
+
+@pytest.mark.parametrize("name", ["Rows", "AsTuples", "AtOnce", "Augmented", "Stream", "Unpicklable"])
+def test_each_division_of_a_batch_has_its_rows_in_any_order_of_reading(name):
+    whole = {step: hashes(opened(name), step, range(8)) for step in range(12)}
+    batches = opened(name)
+    for step in (0, 7, 11, 3, 9):
+        parts = [hashes(batches, step, range(first, first + 2)) for first in (6, 0, 4, 2)]
+        assert [each for part in (parts[1], parts[3], parts[2], parts[0]) for each in part] == whole[step]
+    assert len({each for step in range(3) for each in whole[step]}) == 24, "and no row twice"
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_have_the_rows_of_distributed_sampler(ranks, drop_last):
+    from datasets_of_users import Rows  # type: ignore[import-not-found]
+    from torch.utils.data.distributed import DistributedSampler
+
+    batches = opened("odd", last_batch="drop" if drop_last else "pad")
+    per_rank = GLOBAL_BATCH // ranks
+    steps = source("odd", last_batch="drop" if drop_last else "pad").steps_per_epoch(GLOBAL_BATCH)
+    assert steps == (7 if drop_last else 8)
+    for epoch in (0, 1, 2):
+        samplers = [
+            DistributedSampler(Rows(61), ranks, r, seed=SEED, drop_last=drop_last) for r in range(ranks)
+        ]
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        orders = [[*sampler] for sampler in samplers]
+        # the sampler pads to a multiple of the ranks, and a global batch is always whole
+        for step in range(7):
+            wanted = [
+                Rows(61)[i]["input_ids"].tobytes()
+                for order in orders
+                for i in order[step * per_rank : (step + 1) * per_rank]
+            ]
+            found = batches(epoch * steps + step, range(8))["input_ids"]
+            assert sorted(each.tobytes() for each in found) == sorted(wanted)
+
+
+def test_the_last_batch_is_padded_with_the_first_rows_of_its_epoch():
+    batches = opened("odd", last_batch="pad")
+    first, last = hashes(batches, 0, range(8)), hashes(batches, 7, range(8))
+    assert last[5:] == first[:3]
+    assert hashes(batches, 8, range(8)) != first, "the next epoch has another order"
+    unshuffled = opened("odd", last_batch="pad", shuffle=False)
+    assert hashes(unshuffled, 8, range(8)) == hashes(unshuffled, 0, range(8))
+
+
+def test_a_stream_goes_on_at_its_beginning_in_its_next_epoch():
+    from datasets_of_users import TOKENS as EACH
+
+    ids = [opened("Stream")(step, range(8))["input_ids"] for step in range(5)]
+    order = [*range(30), *(1 + index for index in range(10))]
+    assert np.array_equal(np.concatenate(ids), EACH[order, :-1])
+    assert source("Stream").max_workers() == 1
+    assert source("Rows").max_workers() is None
+    assert source("Stream").steps_per_epoch(8) is None
+
+
+def test_random_rows_leave_the_generators_as_they_were():
+    import torch
+
+    batches = opened("Augmented")
+    before = torch.get_rng_state()
+    drawn = hashes(batches, 0, range(8))
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(3)
+    assert hashes(batches, 0, range(8)) == drawn
+    of_epochs = [batches(step, range(8))["input_ids"] for step in range(16)]
+    assert len({each.tobytes() for batch in of_epochs for each in batch}) == 128, "other draws in each epoch"
+
+
+@pytest.mark.parametrize("name", ["Unshifted", "Unlabelled"])
+def test_labels_are_shifted_on_request(name):
+    found = opened(name, shift_labels=True)(0, range(8))
+    assert np.array_equal(found["labels"][:, :-1], found["input_ids"][:, 1:])
+    assert set(found["labels"][:, -1]) == {-100}
+
+
+def test_a_loss_function_gets_all_arrays_as_they_are():
+    found = opened("Masked", replace(TOKENS, takes_any_arrays=True))(0, range(8))
+    assert found["attention_mask"].sum() == 8 * 16
+    assert set(found) == {"input_ids", "labels", "attention_mask"}
+
+
+def test_rows_are_stacked_by_the_function_in_collate():
+    found = opened("Rows", DataShape("tokens", 16, 256), collate="datasets_of_users:halves")(0, range(8))
+    assert found["input_ids"].shape == (8, 16)
+
+
+MISTAKES = {
+    "few": "has 5 rows, fewer than the global batch of 8",
+    "once": "returned generator, which can be read only once",
+    "number": "returned int; it must return a dataset",
+    "raises": "raised FileNotFoundError: no such corpus",
+    "nothing": "has no nothing",
+    "Empty": "gives no rows",
+    "Unrepeatable": "another one whenever it is read",
+    "Ragged": "rows of unequal length can't be stacked",
+    "Short": "input_ids of a row has the shape (16,), but the workload takes (32,)",
+    "LargeIds": "but the workload takes 0 to 255",
+    "WithText": "text is no array of numbers (list)",
+    "Masked": "a row has attention_mask, which the workload does not take",
+    "Unshifted": "labels equal input_ids",
+    "Unlabelled": "but no labels",
+    "Unequal": "so the mean of the means of ranks is not the mean of the global batch",
+    "Unfinished": "a row has no label other than -100",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_a_workload_can_t_take_is_refused_with_the_remedy(name):
+    with pytest.raises(ValueError, match=r"^dataset = 'datasets_of_users:") as refused:
+        for step in range(8):
+            opened(name, weigh_labels=name == "Unfinished")(step, range(8))
+    assert MISTAKES[name] in str(refused.value)
+
+
+def test_a_batch_without_an_axis_of_rows_is_refused():
+    with pytest.raises(ValueError, match="the first axis of each array must be that of the rows"):
+        opened("Rows", replace(TOKENS, takes_any_arrays=True), collate="datasets_of_users:colliding")(
+            0, range(8)
+        )
+
+
+def test_names_are_checked_without_an_import():
+    for options, problem in {
+        ("datasets_of_users", None): "must be of the form package.module:callable",
+        ("no_such_module:rows", None): "no module no_such_module",
+        ("datasets_of_users:Rows", "halves"): "collate = 'halves': must be of the form",
+    }.items():
+        dataset, collate = options
+        one = registry.create_plugin("data", PluginChoice("user", {"dataset": dataset, "collate": collate}))
+        assert problem in (one.problem(TOKENS) or "")
+    features = source("Rows", shift_labels=True).problem(DataShape("features", 8, 10))
+    assert features and "shift_labels is for workloads of tokens" in features
