@@ -28,6 +28,8 @@ class BatchArrays:
     collate: str | None = None
     shift_labels: bool = False
     weigh_labels: bool = False
+    pad_token_id: int | None = None
+    """Token that fills rows up to the length of the workload; None: they are equally long."""
 
     def of_rows(self, rows: list[Any]) -> Arrays:
         """Arrays of *rows*, whose first axis is that of the rows.
@@ -35,7 +37,8 @@ class BatchArrays:
         Raises:
             DatasetError: the rows are not those that the workload takes.
         """
-        arrays = self._by_name(self._stack(rows))
+        stacked = self._stack(rows if self.pad_token_id is None else [self._padded(row) for row in rows])
+        arrays = self._by_name(stacked)
         if not self.shape.takes_any_arrays:
             arrays = self._checked(self._taken(arrays))
         for name, array in arrays.items():
@@ -45,6 +48,25 @@ class BatchArrays:
                     "must be that of the rows"
                 )
         return arrays
+
+    def _padded(self, row: Any) -> Arrays:
+        """Arrays of *row* by name, filled on the right up to the length of the workload."""
+        length = self.shape.sample_length
+        arrays = {name: x for name, x in self._by_name(row).items() if not _masks_nothing(name, x)}
+        if self.shift_labels and "input_ids" in arrays:
+            # before they are filled: what fills them is no label
+            arrays = {"labels": arrays["input_ids"], **arrays}
+        found = max((len(array) for array in arrays.values()), default=0)
+        if found > length:
+            raise self._error(
+                f"a row has {found:,} tokens, but the workload takes {length:,}; set its length (seq_len), "
+                "or shorten the row"
+            )
+        fill = {"input_ids": self.pad_token_id or 0, "labels": IGNORE_INDEX}
+        return {
+            name: np.pad(array, (0, length - len(array)), constant_values=fill.get(name, 0))
+            for name, array in arrays.items()
+        }
 
     def _stack(self, rows: list[Any]) -> Any:
         stack: Callable[[list[Any]], Any] = (
@@ -56,8 +78,8 @@ class BatchArrays:
             if "equal size" not in str(error):
                 raise
             raise self._error(
-                "rows of unequal length can't be stacked; pad them in the dataset, or name a function in "
-                f"collate that does ({error})"
+                "rows of unequal length can't be stacked; set padding: max_length for tokens of a causal "
+                f"model, or name a function in collate that pads them ({error})"
             ) from error
 
     def _by_name(self, batch: Any) -> Arrays:
@@ -96,10 +118,7 @@ class BatchArrays:
                 f"a row has {join_words(sorted(arrays))}, but no {join_words(missing)}; the workload takes "
                 f"{join_words(wanted)}{shift}"
             )
-        # a mask of ones masks nothing
-        extra = [
-            n for n in sorted(arrays) if n not in wanted and not (n == "attention_mask" and arrays[n].all())
-        ]
+        extra = [n for n in sorted(arrays) if n not in wanted and not _masks_nothing(n, arrays[n])]
         if extra:
             raise self._error(
                 f"a row has {join_words(extra)}, which the workload does not take; leave it out, or use the "
@@ -155,6 +174,11 @@ class BatchArrays:
 
     def _error(self, problem: str) -> DatasetError:
         return DatasetError(f"{OPTION} = {self.dataset!r}: {problem}")
+
+
+def _masks_nothing(name: str, array: np.ndarray) -> bool:
+    """True if the array *name* is a mask of ones."""
+    return name == "attention_mask" and bool(array.all())
 
 
 def _are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:

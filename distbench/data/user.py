@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from distbench.core.bounds import Bound
 from distbench.core.user_callables import callable_problem, top_modules
 from distbench.data.base import BatchFunction, DataShape, DataSource
 
@@ -37,6 +38,12 @@ class UserDataset(DataSource):
     """Rows have different numbers of labels (-100 elsewhere), at least one: take the mean over the labels of
     the global batch instead of the mean over rows."""
 
+    padding: Literal["none", "max_length"] = "none"
+    """max_length: fill rows of unequal length on the right, up to the length of the workload, with labels
+    that don't count (-100): for causal models, whose tokens see none that follow. It implies weigh_labels."""
+    pad_token_id: Annotated[int, Bound(0)] = 0
+    """Token that fills them."""
+
     def problem(self, shape: DataShape) -> str | None:
         names = {"dataset": self.dataset, "collate": self.collate}
         problems = [
@@ -46,11 +53,15 @@ class UserDataset(DataSource):
         ]
         if self.shift_labels and shape.kind != "tokens":
             problems.append(f"shift_labels is for workloads of tokens, but this one takes {shape.kind}")
+        if self.padding != "none" and shape.kind != "tokens":
+            problems.append(f"padding is for workloads of tokens, but this one takes {shape.kind}")
+        if self.padding != "none" and self.collate:
+            problems.append("padding and collate both make rows equally long; remove one of them")
         return "; ".join(problems) or None
 
     @property
     def weighs_labels(self) -> bool:
-        return self.weigh_labels
+        return self.weigh_labels or self.padding != "none"
 
     def user_modules(self) -> tuple[str, ...]:
         return top_modules((self.dataset, self.collate))
@@ -79,5 +90,12 @@ class UserDataset(DataSource):
         rows = open_rows(
             self.dataset, seed, batch_size, shuffle=self.shuffle, drop_last=self.last_batch == "drop"
         )
-        arrays = BatchArrays(self.dataset, shape, self.collate, self.shift_labels, self.weigh_labels)
+        arrays = BatchArrays(
+            self.dataset,
+            shape,
+            self.collate,
+            self.shift_labels,
+            self.weighs_labels,
+            None if self.padding == "none" else self.pad_token_id,
+        )
         return lambda step, wanted: arrays.of_rows(rows.read(step, wanted))

@@ -85,6 +85,8 @@ class PassContext:
     """Seconds of each step of the passes that have ended."""
     data_waits: list[float] = field(default_factory=list)
     """Seconds of each step of this pass until its micro-batches were there."""
+    counted_labels: list[tuple[int, int]] = field(default_factory=list)
+    """Labels that the loss counts, and all labels, of each step of this pass; empty: all count."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)

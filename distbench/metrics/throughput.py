@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 from distbench.core.columns import Column, columns_of
-from distbench.metrics.base import Metric, TrialData
+from distbench.metrics.base import Metric, PassContext, TrialData, Values
 
 _WINDOW = "over the timed window of the slowest rank"
 
@@ -23,13 +25,28 @@ class Throughput(Metric):
         ),
         *columns_of("tokens/s", "higher", "first")(
             tokens_per_s_per_device="tokens_per_s divided by the world size (torchtitan's tokens/s/GPU).",
+            counted_tokens_per_s="Those of tokens_per_s that have a label: padding and prompts are computed, "
+            "too. Only where rows have different numbers of labels.",
+        ),
+        *columns_of("", "higher", "mean", per_step=True)(
+            counted_token_share="Share of the tokens of a timed step that have a label, mean over ranks.",
         ),
     )
+
+    def values(self, context: PassContext, state: Any) -> Values:
+        if not context.counted_labels:
+            return {}
+        return {
+            "counted_token_share": [counted / every for counted, every in context.counted_labels if every]
+        }
 
     def summary(self, trial: TrialData) -> dict[str, float]:
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         tokens = samples * trial.tokens_per_sample
+        shares = [x for rank in trial.samples.get("counted_token_share", []) for x in rank if x is not None]
+        counted = {"counted_tokens_per_s": tokens * fmean(shares)} if shares else {}
         return {
+            **counted,
             "samples_per_s": samples,
             "tokens_per_s": tokens,
             "tokens_per_s_per_device": tokens / trial.case.world_size,

@@ -11,6 +11,7 @@ from distbench.core import registry
 from distbench.data.base import BatchFunction, DataSource
 from distbench.strategies.base import Batch, RankContext
 from distbench.worker.loader import BatchLoader
+from distbench.workloads.base import count_labels
 
 MAX_PREFETCH_BYTES = 256 << 20
 """Maximum bytes of host memory for prefetched batches."""
@@ -56,6 +57,8 @@ class MicroBatchReader:
         """Micro-batches of steps that the loader has given already."""
         self.waits: list[float] = []
         """Seconds of each step so far until its micro-batches were there."""
+        self.counted_labels: list[tuple[int, int]] = []
+        """Labels that the loss counts, and all labels, of each step so far; empty if all count."""
 
     def prefetch(self, steps: Sequence[int]) -> bool:
         """Make the batches of *steps*, so that only copying is left: all of them, or none if they are large.
@@ -88,8 +91,10 @@ class MicroBatchReader:
         return batches
 
     def _made_batches(self, step: int) -> list[Batch]:
-        made = self._prefetched.pop(step, None)
-        whole = to_rank_device(made or self._batches(step, self._rows), self._context)
+        made = self._prefetched.pop(step, None) or self._batches(step, self._rows)
+        if self._context.step.weighs_labels:
+            self._count_labels([torch.from_numpy(made["labels"])])
+        whole = to_rank_device(made, self._context)
         size = len(self._rows) // self._accumulation
         return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
@@ -99,10 +104,17 @@ class MicroBatchReader:
     def _loaded_batches(self, step: int) -> list[Batch]:
         assert self.loader is not None
         loaded = self._loaded.pop(step, None) or self.loader.next_step()
+        if self._context.step.weighs_labels:
+            self._count_labels([batch["labels"] for batch in loaded])
         device = self._context.device
         # not pinned here: that is a setting of the loader
         moved = [{name: x.to(device, non_blocking=True) for name, x in each.items()} for each in loaded]
         return [_in_case_dtype(batch, self._context) for batch in moved]
+
+    def _count_labels(self, labels: Sequence[torch.Tensor]) -> None:
+        """Count the *labels* of a step on the host: kept ones would take memory of the device."""
+        counted = sum(int(count_labels(each)) for each in labels)
+        self.counted_labels.append((counted, sum(each.numel() for each in labels)))
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
         """Hash of this rank's rows of *step*, or with *all_ranks* of all rows, however they are divided."""

@@ -87,7 +87,8 @@ class PassRunner:
                     hook(session, state)
                 clock.mark()
         session.step_times = clock.seconds()
-        session.data_waits = self._reader.waits[len(self._reader.waits) - steps :]
+        session.data_waits = self._reader.waits[-steps:] if steps else []
+        session.counted_labels = self._reader.counted_labels[-steps:] if steps else []
         if name == "time":
             self.result.window = (began, now())
         self._spans.target = nullcontext

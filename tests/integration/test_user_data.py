@@ -57,6 +57,11 @@ def test_labels_of_unequal_rows_are_weighed_over_the_global_batch(run_suite):
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 2
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    samples = done.record("ddp")["samples"]
+    shares = [share for rank in samples["counted_token_share"] for share in rank]
+    assert len(shares) == 18
+    # 8 to 31 of 32 tokens have a label, and a step of a rank has four of the 64 rows
+    assert 8 / 32 < min(shares) < max(shares) < 31 / 32
 
 
 @pytest.mark.deep

@@ -96,6 +96,14 @@ class Ragged(Rows):
         return {"input_ids": TOKENS[index, : 1 + index], "labels": TOKENS[index, : 1 + index]}
 
 
+class Tokens(Rows):
+    """Rows of 8 to 31 tokens, as a tokenizer gives them."""
+
+    def __getitem__(self, index: int) -> Any:
+        ids = TOKENS[index, : 8 + index % 24]
+        return {"input_ids": ids, "attention_mask": np.ones(len(ids), int)}
+
+
 class Short(Rows):
     def __getitem__(self, index: int) -> Any:
         return {"input_ids": TOKENS[index, :16], "labels": TOKENS[index, 1:17]}

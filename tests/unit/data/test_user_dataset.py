@@ -115,6 +115,30 @@ def test_labels_are_shifted_on_request(name):
     assert set(found["labels"][:, -1]) == {-100}
 
 
+def test_rows_of_unequal_length_are_filled_with_what_has_no_label():
+    from datasets_of_users import TOKENS as EACH
+
+    one = source("Tokens", padding="max_length", pad_token_id=9, shift_labels=True, shuffle=False)
+    assert one.weighs_labels
+    found = one.open(TOKENS, SEED, GLOBAL_BATCH)(1, range(8))
+    for index, ids, labels in zip(range(8, 16), found["input_ids"], found["labels"], strict=True):
+        length = 8 + index
+        assert np.array_equal(ids, [*EACH[index, :length], *[9] * (32 - length)])
+        assert np.array_equal(labels, [*EACH[index, 1:length], *[-100] * (33 - length)])
+
+
+def test_a_row_longer_than_the_workload_is_refused():
+    shorter = DataShape("tokens", 16, 256)
+    with pytest.raises(ValueError, match="but the workload takes 16; set its length"):
+        opened("Tokens", shorter, padding="max_length", shift_labels=True)(1, range(8))
+
+
+def test_padding_is_for_tokens_and_instead_of_collate():
+    one = source("Tokens", padding="max_length", collate="datasets_of_users:halves")
+    assert "padding and collate both" in (one.problem(TOKENS) or "")
+    assert "padding is for workloads of tokens" in (one.problem(DataShape("features", 8, 10)) or "")
+
+
 def test_a_loss_function_gets_all_arrays_as_they_are():
     found = opened("Masked", replace(TOKENS, takes_any_arrays=True))(0, range(8))
     assert found["attention_mask"].sum() == 8 * 16
