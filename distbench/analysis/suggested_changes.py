@@ -12,6 +12,7 @@ from distbench.optimizers import entry_of
 from distbench.plan.setting_changes import SettingChange
 
 _BUCKET_FACTOR = 4
+_FIRST_WORKERS = 2
 _INTERLEAVED, _ZERO_BUBBLE = "Interleaved1F1B", "ZBVZeroBubble"
 
 
@@ -26,6 +27,13 @@ def suggested_changes(case: Case, limit: Limit) -> list[SettingChange]:
 
 
 _Changes = Iterator[tuple[str, Any]]
+
+
+def _data(case: Case) -> _Changes:
+    workers = case.loader.workers or 0
+    yield "loader.workers", 2 * workers or _FIRST_WORKERS
+    if workers and not case.loader.persistent_workers:
+        yield "loader.persistent_workers", True
 
 
 def _bubble(case: Case) -> _Changes:
@@ -122,6 +130,7 @@ def _larger_micro_batch(case: Case) -> _Changes:
 
 
 _CHANGES: Mapping[Limit, Callable[[Case], _Changes]] = {
+    "data": _data,
     "bubble": _bubble,
     "communication": _communication,
     "latency": _latency,
@@ -131,4 +140,4 @@ _CHANGES: Mapping[Limit, Callable[[Case], _Changes]] = {
     "host": _host,
     "computation": _compiled,
 }
-"""By limit; noise, slow data and uneven ranks are not mended by a setting of a suite."""
+"""By limit; noise and uneven ranks are not mended by a setting of a suite."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
@@ -37,60 +36,61 @@ class BatchArrays:
         Raises:
             DatasetError: the rows are not those that the workload takes.
         """
-        stacked = self._stack(rows if self.pad_token_id is None else [self._padded(row) for row in rows])
-        arrays = self._by_name(stacked)
+        arrays = self._stacked(rows) if self.collate is None else self._collated(rows, self.collate)
         if not self.shape.takes_any_arrays:
             arrays = self._checked(self._taken(arrays))
+        return arrays
+
+    def _collated(self, rows: list[Any], collate: str) -> Arrays:
+        arrays = self._by_name(import_callable("collate", collate)(rows))
         for name, array in arrays.items():
             if array.shape[:1] != (len(rows),):
                 raise self._error(
                     f"{name} of {len(rows)} rows has the shape {array.shape}; the first axis of each array "
-                    "must be that of the rows"
+                    "that collate returns must be that of the rows"
                 )
         return arrays
 
-    def _padded(self, row: Any) -> Arrays:
-        """Arrays of *row* by name, filled on the right up to the length of the workload."""
+    def _stacked(self, rows: list[Any]) -> Arrays:
+        named = [self._by_name(row) for row in rows]
+        if self.pad_token_id is not None:
+            named = [self._padded(row, self.pad_token_id) for row in named]
+        shapes = {name: {row[name].shape if name in row else None for row in named} for name in named[0]}
+        if uneven := next((name for name, found in shapes.items() if len(found) > 1), None):
+            raise self._error(
+                f"{uneven} differs in shape from row to row; set padding: max_length for tokens of a causal "
+                "model, or name a function in collate that makes a batch of rows"
+            )
+        return {name: np.stack([row[name] for row in named]) for name in shapes}
+
+    def _padded(self, row: Arrays, token: int) -> Arrays:
+        """*row*, filled with *token* on the right up to the length of the workload."""
         length = self.shape.sample_length
-        arrays = {name: x for name, x in self._by_name(row).items() if not _masks_nothing(name, x)}
+        arrays = {name: array for name, array in row.items() if not _masks_nothing(name, array)}
         if self.shift_labels and "input_ids" in arrays:
             # before they are filled: what fills them is no label
             arrays = {"labels": arrays["input_ids"], **arrays}
-        found = max((len(array) for array in arrays.values()), default=0)
+        found = max((array.size for array in arrays.values()), default=0)
         if found > length:
             raise self._error(
                 f"a row has {found:,} tokens, but the workload takes {length:,}; set its length (seq_len), "
                 "or shorten the row"
             )
-        fill = {"input_ids": self.pad_token_id or 0, "labels": IGNORE_INDEX}
+        fill = {"input_ids": token, "labels": IGNORE_INDEX}
         return {
-            name: np.pad(array, (0, length - len(array)), constant_values=fill.get(name, 0))
+            name: np.pad(array.ravel(), (0, length - array.size), constant_values=fill.get(name, 0))
             for name, array in arrays.items()
         }
 
-    def _stack(self, rows: list[Any]) -> Any:
-        stack: Callable[[list[Any]], Any] = (
-            import_callable("collate", self.collate) if self.collate else default_collate
-        )
-        try:
-            return stack(rows)
-        except RuntimeError as error:
-            if "equal size" not in str(error):
-                raise
-            raise self._error(
-                "rows of unequal length can't be stacked; set padding: max_length for tokens of a causal "
-                f"model, or name a function in collate that pads them ({error})"
-            ) from error
-
     def _by_name(self, batch: Any) -> Arrays:
-        """Arrays of *batch* by name: their own, or in the order in which the workload takes them."""
+        """Arrays of a row or *batch* by name: their own, or in the order in which the workload takes them."""
         if isinstance(batch, torch.Tensor | np.ndarray):
             batch = (batch,)
         if isinstance(batch, Mapping):
             return {str(name): self._array(value, str(name)) for name, value in batch.items()}
         if not isinstance(batch, tuple | list):
             raise self._error(
-                f"a batch is of type {type(batch).__name__}; it must be a dict of arrays, or a tuple"
+                f"a row or batch is of type {type(batch).__name__}; it must be a dict of arrays, or a tuple"
             )
         names = (*self.shape.inputs, "labels")
         if len(batch) > len(names):
@@ -101,11 +101,11 @@ class BatchArrays:
 
     def _array(self, value: Any, name: str) -> np.ndarray:
         array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-        if array.dtype.kind not in "biuf" or not array.ndim:
+        if array.dtype.kind not in "biuf":
             raise self._error(
                 f"{name} is no array of numbers ({type(value).__name__}); leave it out of the rows"
             )
-        return array
+        return np.ascontiguousarray(array) if array.ndim else array
 
     def _taken(self, arrays: Arrays) -> Arrays:
         """Those of *arrays* that the workload takes, each in the shape that it takes."""

@@ -24,7 +24,7 @@ class UserDataset(DataSource):
     order and begins again at its end. A row is a dict of arrays, or a tuple: inputs, then labels."""
     collate: str | None = None
     """``package.module:callable`` of a list of rows that returns a batch: a dict of arrays, or a tuple. null:
-    torch's default_collate. How a batch is divided must not change its rows."""
+    their arrays are stacked. How a batch is divided must not change its rows."""
     shuffle: bool = True
     """Read the rows of a map-style dataset in a new order each epoch, drawn from seed and epoch."""
     last_batch: Literal["drop", "pad"] = "drop"

@@ -34,6 +34,13 @@ class AsTuples(Rows):
         return TOKENS[index, :-1], TOKENS[index, 1:]
 
 
+class AsLists(Rows):
+    """As Hugging Face datasets gives them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {name: array.tolist() for name, array in row(index).items()}
+
+
 class AtOnce(Rows):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [row(index) for index in indices]

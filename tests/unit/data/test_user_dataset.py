@@ -37,7 +37,9 @@ def hashes(batches: BatchFunction, step: int, rows: range) -> list[bytes]:
     return [b"".join(arrays[name][i].tobytes() for name in ("input_ids", "labels")) for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("name", ["Rows", "AsTuples", "AtOnce", "Augmented", "Stream", "Unpicklable"])
+@pytest.mark.parametrize(
+    "name", ["Rows", "AsTuples", "AsLists", "AtOnce", "Augmented", "Stream", "Unpicklable"]
+)
 def test_each_division_of_a_batch_has_its_rows_in_any_order_of_reading(name):
     whole = {step: hashes(opened(name), step, range(8)) for step in range(12)}
     batches = opened(name)
@@ -158,10 +160,10 @@ MISTAKES = {
     "nothing": "has no nothing",
     "Empty": "gives no rows",
     "Unrepeatable": "another one whenever it is read",
-    "Ragged": "rows of unequal length can't be stacked",
+    "Ragged": "input_ids differs in shape from row to row; set padding: max_length",
     "Short": "input_ids of a row has the shape (16,), but the workload takes (32,)",
     "LargeIds": "but the workload takes 0 to 255",
-    "WithText": "text is no array of numbers (list)",
+    "WithText": "text is no array of numbers (str)",
     "Masked": "a row has attention_mask, which the workload does not take",
     "Unshifted": "labels equal input_ids",
     "Unlabelled": "but no labels",
@@ -179,7 +181,7 @@ def test_what_a_workload_can_t_take_is_refused_with_the_remedy(name):
 
 
 def test_a_batch_without_an_axis_of_rows_is_refused():
-    with pytest.raises(ValueError, match="the first axis of each array must be that of the rows"):
+    with pytest.raises(ValueError, match="the first axis of each array that collate returns"):
         opened("Rows", replace(TOKENS, takes_any_arrays=True), collate="datasets_of_users:colliding")(
             0, range(8)
         )

@@ -87,6 +87,16 @@ def test_a_change_that_can_not_be_planned_is_left_out_with_its_reason(change, wh
     assert why in reason
 
 
+def test_a_case_that_waits_for_its_loader_gets_more_and_persistent_workers():
+    made = trials("ddp", sections="loader: {workers: 2}\n")
+    (item,) = make_plan(made.suite, MACHINE).cases
+    assert item.case.loader.workers == 2
+    assert [change.text for change in suggested_changes(item.case, "data")] == [
+        "loader.workers: 4",
+        "loader.persistent_workers: true",
+    ]
+
+
 LARGER = "batch.micro_batch_size: 8"
 COMPILED = "compile: true"
 RECOMPUTED_LESS = ["activation_checkpointing: selective", "activation_checkpointing: none"]
@@ -127,6 +137,7 @@ NOT_IN_A_PIPELINE = {COMPILED: "compile is not supported with pipeline paralleli
         ("host", "ddp", [LARGER, COMPILED], {}),
         ("host", "{pp: {micro_batches: 2}}", [LARGER, COMPILED], NOT_IN_A_PIPELINE),
         ("computation", "ddp", [COMPILED], {}),
+        ("data", "ddp", ["loader.workers: 2"], {}),
         ("computation", "{pp: {micro_batches: 2}}", [COMPILED], NOT_IN_A_PIPELINE),
         (
             "bubble",
@@ -139,7 +150,7 @@ NOT_IN_A_PIPELINE = {COMPILED: "compile is not supported with pipeline paralleli
             ],
             {"pp.schedule: ZBVZeroBubble": "activation_checkpointing: full with the schedule ZBVZeroBubble"},
         ),
-        *[(limit, "ddp", [], {}) for limit in ("bubble", "noise", "data", "imbalance")],
+        *[(limit, "ddp", [], {}) for limit in ("bubble", "noise", "imbalance")],
     ],
 )
 def test_suggestions_are_planned_or_refused_with_a_reason_and_are_in_the_advice(
