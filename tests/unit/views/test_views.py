@@ -19,9 +19,9 @@ from support.runs import call
 from support.stored_runs import FROZEN, SAMPLE
 
 pytestmark = pytest.mark.usefixtures("read_once")
-WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers")
+WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers", "loader")
 FORMS = ("", "--json", "--csv", "--md")
-NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers"}
+NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers", "loader"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),
