@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from distbench import optimizers
 from distbench.adopt.exported_case import ExportedCase, optimizer_description, second_optimizer
 from distbench.core import lr_schedule
-from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, OptimizerConfig
+from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, LoaderConfig, OptimizerConfig
 from distbench.core.text import one_line
 from distbench.core.units import format_count
 
@@ -122,9 +122,18 @@ def _settings(case: Case) -> dict[str, str]:
         + (f", linear layers in float8 ({precision.float8})" if precision.float8 != "none" else ""),
         "activation checkpointing": case.activation_checkpointing,
         "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
+        **({} if case.loader.workers is None else {"loader": _loader_text(case.loader)}),
         "seed": str(case.seed),
         **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
     }
+
+
+def _loader_text(loader: LoaderConfig) -> str:
+    text = f"torch's DataLoader with num_workers={loader.workers}, pin_memory={loader.pin_memory}"
+    if not loader.workers:
+        return text
+    more = f"prefetch_factor={loader.prefetch_factor}, persistent_workers={loader.persistent_workers}"
+    return f"{text}, {more}"
 
 
 def _ranks(batch: Batch) -> str:
