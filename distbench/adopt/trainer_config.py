@@ -18,6 +18,7 @@ from distbench.adopt.exported_case import (
 )
 from distbench.adopt.instructions import COMMON_NOTES, header, torchrun, unnamed_layers
 from distbench.adopt.script_templates import render, script_context, torch_dtype
+from distbench.core.case import LoaderConfig
 from distbench.strategies.dp import DataParallel
 
 FILE, SCRIPT = "trainer_args.json", "adopted_trainer.py"
@@ -128,6 +129,8 @@ def _arguments(measured: ExportedCase) -> dict[str, Any]:
         **({"gradient_checkpointing_kwargs": {"use_reentrant": False}} if recomputes else {}),
         **({"ddp_backend": "gloo"} if case.device == "cpu" and case.world_size > 1 else {}),
     }
+    if case.loader.workers is not None:
+        arguments |= _loader_arguments(case.loader)
     if measured.zero:
         arguments["deepspeed"] = deepspeed_config.FILE
     if ddp := measured.ddp:
@@ -144,6 +147,16 @@ def _arguments(measured: ExportedCase) -> dict[str, Any]:
         kwargs = {"sync_each_batch": fsdp.reduce_each_micro_batch}
         arguments["accelerator_config"] = {"gradient_accumulation_kwargs": kwargs}
     return arguments
+
+
+def _loader_arguments(loader: LoaderConfig) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "dataloader_num_workers": loader.workers,
+        "dataloader_pin_memory": loader.pin_memory,
+        "dataloader_persistent_workers": loader.persistent_workers,
+    }
+    # transformers refuses it without workers
+    return arguments | ({"dataloader_prefetch_factor": loader.prefetch_factor} if loader.workers else {})
 
 
 def _optim(measured: ExportedCase) -> str:

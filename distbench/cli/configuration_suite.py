@@ -44,6 +44,7 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
         "precision": training.precision,
         "activation_checkpointing": training.activation_checkpointing,
         "compile": training.compile,
+        **({"loader": training.loader} if training.loader else {}),
         "world_sizes": [ranks] if ranks else "auto",
     }
     return SuiteDraft(str(file), sections, training.strategy, tuple(left))

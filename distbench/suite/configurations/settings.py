@@ -39,6 +39,7 @@ class DescribedTraining:
     precision: dict[str, Any] = field(default_factory=dict)
     activation_checkpointing: str = "none"
     compile: bool = False
+    loader: dict[str, Any] = field(default_factory=dict)
     world_size: int | None = None
     """None: the file does not decide it."""
     left_out: list[LeftOut] = field(default_factory=list)

@@ -63,11 +63,23 @@ def read_trainer(
     _set_strategy(found, settings, compute, read_json)
     if is_tf32:
         found.precision["matmul"] = "high"
-    for key in [key for key in given if key.startswith("dataloader_")]:
-        if key in settings:
-            settings.leave(key, "a suite draws its rows without workers", "speed")
+    found.loader = _loader(settings)
     settings.leave_rest()
     return found
+
+
+def _loader(settings: Settings) -> dict[str, Any]:
+    """Section ``loader``, if the arguments name any workers."""
+    workers = settings.take_whole("dataloader_num_workers")
+    loader: dict[str, Any] = {"workers": workers} if workers else {}
+    # a global batch of a suite is always whole
+    settings.ignore(["dataloader_drop_last"])
+    for ours in ("pin_memory", "persistent_workers"):
+        if settings.take(f"dataloader_{ours}", False) and loader:
+            loader[ours] = True
+    if (ahead := settings.take_whole("dataloader_prefetch_factor")) and loader:
+        loader["prefetch_factor"] = ahead
+    return loader
 
 
 _MEANINGFUL = ("max_grad_norm", "ddp_find_unused_parameters", "weight_decay")

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from distbench.adopt import FORMATS, ExportedCase, ExportedFiles, export_case, supported_formats
 from distbench.adopt.torchtitan_toml import scale_to_torchtitan
 from distbench.analysis.losses.case_losses import mean_losses
-from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
+from distbench.core.case import Batch, Case, LoaderConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import UsageError
 from distbench.record import Record
 from distbench.record.run_folder import Run
@@ -546,6 +546,18 @@ def test_accelerate_loads_what_is_written_for_it(name, tmp_path):
     assert found.num_processes == ALL[name].world_size
     types = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero": "DEEPSPEED"}
     assert found.distributed_type.value == types[ALL[name].strategy.name]
+
+
+def test_the_loader_of_a_case_is_in_the_arguments_of_the_trainer():
+    loaded = dataclasses.replace(ALL["fsdp-late"], loader=LoaderConfig(workers=2, persistent_workers=True))
+    written = json.loads(export_case("transformers", loaded, LIVE | SHARDED).files["trainer_args.json"])
+    assert {key: value for key, value in written.items() if key.startswith("dataloader_")} == {
+        "dataloader_drop_last": True,
+        "dataloader_num_workers": 2,
+        "dataloader_pin_memory": False,
+        "dataloader_persistent_workers": True,
+        "dataloader_prefetch_factor": 2,
+    }
 
 
 PARSES = """

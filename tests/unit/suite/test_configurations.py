@@ -391,7 +391,17 @@ def test_arguments_of_the_trainer_are_carried_over_with_its_defaults(tmp_path):
         "warmup_steps": 30,
         "total_steps": 1000,
     }
-    assert left(found) == {"dataloader_num_workers": "speed", "neftune_noise_alpha": "training"}
+    assert left(found) == {"neftune_noise_alpha": "training"}
+    assert found.loader == {"workers": 4}
+    more = {"dataloader_num_workers": 2, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 4}
+    kept = read(tmp_path, {**TRAINER, **more, "dataloader_persistent_workers": True})
+    assert kept.loader == {
+        "workers": 2,
+        "pin_memory": True,
+        "persistent_workers": True,
+        "prefetch_factor": 4,
+    }
+    assert read(tmp_path, {**TRAINER, "dataloader_pin_memory": True}).loader == {}, "it has no workers"
     recomputed = read(tmp_path, {**TRAINER, "gradient_checkpointing": True, "max_grad_norm": 0})
     assert (recomputed.activation_checkpointing, recomputed.strategy.options) == ("full", {})
     assert "clip_grad_norm" not in recomputed.optimizer
