@@ -13,8 +13,12 @@ from typing import Any
 from distbench.cli.suite_template import is_user_model, model_problem
 from distbench.core.case import PluginChoice
 from distbench.core.errors import UsageError
+from distbench.suite.cells import LABEL_OPTION
+from distbench.suite.plugin_options import PluginChecker
 
 _TEMPLATE = Path(__file__).with_name("drafted_suite.yaml.jinja")
+OWN_LABEL = "yours"
+"""Label of the training that exists."""
 _ALTERNATIVES = (
     PluginChoice("ddp"),
     PluginChoice("fsdp"),
@@ -52,18 +56,26 @@ class SuiteDraft:
         template = jinja2.Template(
             _TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True, undefined=jinja2.StrictUndefined
         )
-        own = [self.own] if self.own else []
-        strategies = [*own, *(each for each in _ALTERNATIVES if each != self.own)]
+        others = [each for each in _ALTERNATIVES if not (self.own and _is_same(each, self.own))]
         wrap = functools.partial(textwrap.wrap, width=106, subsequent_indent="  ")
         text: str = template.render(
             file=file,
             origin=textwrap.wrap(f"Taken from {self.origin}. The suite does not have:", 108),
             left_out=[line for each in self.left_out for line in wrap(f"- {each}")],
             sections={key: json.dumps(value) for key, value in self.sections.items()},
-            strategies=[json.dumps(_entry(each)) for each in strategies],
-            has_own=bool(own),
+            own=json.dumps({self.own.name: {**self.own.options, LABEL_OPTION: OWN_LABEL}})
+            if self.own
+            else "",
+            others=[json.dumps(_entry(each)) for each in others],
         )
         return text
+
+
+def _is_same(one: PluginChoice, other: PluginChoice) -> bool:
+    """True if both are the same strategy, once their defaults are filled in."""
+    checker = PluginChecker()
+    first, second = (checker.check("strategies", each, ())[0] for each in (one, other))
+    return bool(first and second and first.choice == second.choice)
 
 
 def _entry(strategy: PluginChoice) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from distbench.core.case import CURRENT_ENVIRONMENT, Case, LoaderConfig, identity_fields
+from distbench.core.case import CURRENT_ENVIRONMENT, Case, LoaderConfig, PluginChoice, identity_fields
 from distbench.core.errors import SuiteError
 from distbench.core.job import MEASURE
 from distbench.core.machine import Machine
@@ -17,6 +17,7 @@ from distbench.core.text import one_line
 from distbench.optimizers import HYPER_PARAMETER_KEYS, optimizers_with_key
 from distbench.plan.planner import Plan, make_plan
 from distbench.suite import Suite, parse_suite_text
+from distbench.suite.cells import LABEL_OPTION
 from distbench.suite.cross_checks import ENVIRONMENTS_KEY
 
 _MIN_TRIALS = 3
@@ -114,7 +115,7 @@ def _tree(case: Case, changes: Sequence[SettingChange], suite: Suite, descriptio
         "name": f"{suite.name}-changes",
         "description": description,
         **_work(case),
-        "strategies": [case.strategy.to_yaml(), *options],
+        "strategies": [_base_strategy(case, suite).to_yaml(), *options],
         "world_sizes": [case.world_size],
         "device": case.device,
         "include": [
@@ -125,6 +126,13 @@ def _tree(case: Case, changes: Sequence[SettingChange], suite: Suite, descriptio
         **jobs,
         **machine,
     }
+
+
+def _base_strategy(case: Case, suite: Suite) -> PluginChoice:
+    """Strategy of *case* with the label that *suite* gave it."""
+    given = {each.given_label for each in suite.strategies}
+    label = {LABEL_OPTION: case.label} if case.label in given else {}
+    return PluginChoice(case.strategy.name, {**case.strategy.options, **label})
 
 
 def _work(case: Case) -> dict[str, Any]:

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from distbench.core.case import PluginChoice
 from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite.plugin_options import CheckedPlugin
 from distbench.suite.work import RawMapping, set_path
 
+LABEL_OPTION = "label"
+"""Key beside the options of a strategy; no strategy has such an option, as each has a label of its own."""
 ValueOrigins = Mapping[tuple[str, ...], KeyPath]
 """Path in the work -> place of the value in the suite."""
 
@@ -32,6 +35,8 @@ class StrategyVariant:
     """Places in the suite: an option that lists values has its own, the others have the strategy's."""
     is_from_auto_mesh: bool = False
     """True for one of all meshes (``mesh: auto``), which makes no case where it doesn't fit."""
+    given_label: str = ""
+    """Label in the suite; empty: that of the strategy."""
 
     @property
     def origin(self) -> KeyPath:
@@ -49,9 +54,14 @@ class StrategyVariant:
 
     @property
     def label(self) -> str:
-        """Short name with the relevant options."""
-        label: str = self.plugin.instance.label
-        return label
+        """Name in the suite, or else a short name with the relevant options."""
+        own: str = self.plugin.instance.label
+        return self.given_label or own
+
+    def to_yaml(self) -> dict[str, Any]:
+        """The strategy as a suite has it in YAML."""
+        label = {LABEL_OPTION: self.given_label} if self.given_label else {}
+        return PluginChoice(self.plugin.choice.name, {**self.plugin.choice.options, **label}).to_yaml()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from distbench.core.case import MAX_WORLD_SIZE, TimeLimitOverrides
 from distbench.core.errors import UsageError
 from distbench.core.job import job_kinds
 from distbench.suite import gate
+from distbench.suite.cells import LABEL_OPTION
 from distbench.suite.cost import DeviceCost
 from distbench.suite.parser import TopLevelKeys
 from distbench.suite.plugin_options import MESH_OPTION, foreign_dimensions, required_option
@@ -25,6 +26,7 @@ from distbench.suite.sections import (
     mapping_keys,
     section_defaults,
 )
+from distbench.suite.strategy_labels import LABEL_DOC, LABEL_PATTERN
 from distbench.suite.work import PLUGIN_KEYS, SCALAR_KEYS, SECTION_KEYS, ScalarSettings
 
 Schema = dict[str, Any]
@@ -93,7 +95,7 @@ def _other_properties() -> dict[str, Schema]:
     return {
         "name": _TEXT,
         "description": _TEXT,
-        "strategies": _list(_plugin_schema("strategies", listed=True, complete=True)),
+        "strategies": _list(_strategy_schema()),
         "world_sizes": _any_of({"const": "auto"}, _SIZES),
         "device": field_schema(TopLevelKeys, "device"),
         "axes": _dotted_paths(_list),
@@ -164,6 +166,17 @@ def _plugin_schema(kind: str, *, listed: bool = False, complete: bool = False) -
         options[name] = _described(_any_of(options[name], _NULL), _summary(kind, name))
     one = {"title": "{name: {option: value}}", "minProperties": 1, "maxProperties": 1}
     return _any_of({"enum": alone}, {**one, **_closed_object(options)})
+
+
+def _strategy_schema() -> Schema:
+    """A strategy, whose options may stand beside a label of its own."""
+    schema = _plugin_schema("strategies", listed=True, complete=True)
+    label = _described({**_TEXT, "pattern": f"^{LABEL_PATTERN}$"}, LABEL_DOC)
+    for options in schema["anyOf"][1]["properties"].values():
+        # null, and the options of a plug-in that can't be used, have none
+        for form in options.get("anyOf", [options]):
+            form.get("properties", {})[LABEL_OPTION] = label
+    return schema
 
 
 def _options_schema(kind: str, name: str, *, listed: bool, complete: bool) -> Schema:

@@ -25,6 +25,7 @@ from distbench.suite.plugin_options import (
     parse_choice,
 )
 from distbench.suite.sections import all_have_defaults, check_section
+from distbench.suite.strategy_labels import label_path, label_problem, repeated_labels, take_label
 from distbench.suite.work import WorkChecker
 
 if TYPE_CHECKING:
@@ -132,10 +133,21 @@ class SuiteParser:
             if isinstance(plugin, Problem):
                 self.problems.append(plugin)
             else:
-                choices += self._expand(plugin, ("strategies", i))
+                choices += self._parse_strategy(plugin, ("strategies", i))
+        self.problems += repeated_labels(choices)
         if not self.top.strategies and not self.problems:
             self.problems.append(Problem(("strategies",), "empty; list at least one strategy"))
         return tuple(choices)
+
+    def _parse_strategy(self, plugin: PluginChoice, origin: KeyPath) -> list[StrategyVariant]:
+        plugin, label = take_label(plugin)
+        variants = list(self._expand(plugin, origin))
+        if label is None:
+            return variants
+        if why := label_problem(label, variants):
+            self.problems.append(Problem(label_path((*origin, plugin.name)), why, label))
+            return variants
+        return [dataclasses.replace(each, given_label=str(label)) for each in variants]
 
     def parse_environments(self, file: str) -> dict[str, str]:
         """Name of each other Python environment -> its absolute path; *file* is that of the suite."""

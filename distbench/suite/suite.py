@@ -81,7 +81,7 @@ class Suite:
             "description": self.description,
             **fill_work_defaults(self._work_with_data()),
             **_whole(axes),
-            "strategies": [strategy.plugin.choice.to_yaml() for strategy in self.strategies],
+            "strategies": [strategy.to_yaml() for strategy in self.strategies],
             "world_sizes": "auto" if self.world_sizes is None else list(self.world_sizes),
             "device": self.device,
             "axes": {key: values for key, values in axes.items() if key not in _whole(axes)},

@@ -130,6 +130,28 @@ check: {{steps: 4, perturbed: 6}}
     assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes) == (grid != "bf16")
 
 
+TUNED = """
+strategies:
+  - zero: {stage: 0, prescale_gradients: true, label: prescaled}
+  - zero: {stage: 0, gradient_predivide_factor: 4, label: predivided}
+  - zero: {stage: 2, round_robin_gradients: true, label: dealt}
+  - zero: {stage: 2, round_robin_gradients: true, offload_optimizer: cpu, label: dealt-offload}
+  - zero: {stage: 2, contiguous_gradients: false, label: apart}
+  - zero: {stage: 3, contiguous_gradients: false, sub_group_size: 500, label: in-parts}
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_people_tune_of_zero_is_the_same_training(precision, run_suite):
+    check = "optimizer: {clip_grad_norm: 0.5}\nworld_sizes: [2]\ncheck: {steps: 3, perturbed: 6}\n"
+    done = run_suite(f"{SMALL}{TUNED}precision: {precision}\n{check}")
+    assert done.code == 0, done.errors
+    words = {name.split("/")[0]: each["verdict"] for name, each in told(done).items()}
+    assert set(words) == {"prescaled", "predivided", "dealt", "dealt-offload", "apart", "in-parts"}
+    assert set(words.values()) <= {EQUIVALENT, ROUNDING}
+
+
 @pytest.mark.parametrize("fp64", ["false", pytest.param("true", marks=pytest.mark.deep)])
 def test_a_norm_that_torch_adds_up_badly_blames_no_strategy_that_adds_it_up_in_parts(fp64, run_suite):
     """On a CPU the norm of the whole is off by more than that of its shards; gradients are clipped by it."""

@@ -149,7 +149,7 @@ def _compare_designed(cases: Sequence[CaseLosses], others: Sequence[CaseLosses])
 def _single_process_reference(cases: Sequence[CaseLosses]) -> ReferenceLosses | None:
     """Reference from a plain process, if its trials agree."""
     for timed in cases:
-        if timed.case.label == REFERENCE_STRATEGY:
+        if timed.case.strategy.name == REFERENCE_STRATEGY:
             return None if timed.compare_with(timed.as_reference).is_different else timed.as_reference
     return None
 

@@ -131,7 +131,7 @@ def _training_key(case: Case) -> Hashable:
 
 
 def _star_trials(checkpoint: CheckpointSection, cases: Sequence[Case]) -> list[PlannedTrial]:
-    reference = next((case for case in cases if case.label == REFERENCE_STRATEGY), cases[0])
+    reference = next((case for case in cases if case.strategy.name == REFERENCE_STRATEGY), cases[0])
     others = [(case, _share_shard_format(case, reference)) for case in cases if case is not reference]
     own = CheckpointOptions(**dataclasses.asdict(checkpoint), role="case")
     given = dataclasses.replace(own, source=reference.name, source_id=reference.id)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from distbench.core import meshes
-from distbench.core.bounds import Bound, Count
+from distbench.core.bounds import Bound, Count, Positive
 from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.strategies._deepspeed import DeepSpeedStrategy, ops
@@ -31,6 +31,8 @@ from distbench.strategies.zero import disk, labels, limits, theory
 from distbench.strategies.zero.autotp import AutoTp
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES, DeepSpeedPipeline
 
+AioSetting = Literal["block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events"]
+"""Key of DeepSpeed's section ``aio``."""
 _REPEATED_GATHER = ExcessCause(
     "all_gather",
     "were gathered more than once in a pass, because they were released in between",
@@ -41,6 +43,10 @@ _REPEATED_GATHER = ExcessCause(
 _SHARED_GRADIENT = ExcessCause(
     "gradients",
     "DeepSpeed keeps the full gradient of a parameter that spans two partitions on both ranks",
+)
+_TUNED = (
+    *("sub_group_size", "round_robin_gradients", "contiguous_gradients"),
+    *("prescale_gradients", "gradient_predivide_factor"),
 )
 # more elements than any model has
 _MAX_ELEMENTS = 2**53
@@ -62,8 +68,11 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
         **strategy_settings(
             GRANULARITY, "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size"
         ),
+        **strategy_settings(GRANULARITY, "contiguous_gradients", "round_robin_gradients"),
+        **strategy_settings("where gradients are divided", "prescale_gradients", "gradient_predivide_factor"),
         **strategy_settings(OVERLAP, "overlap_comm", "throughput_timer"),
         **strategy_settings(PLACEMENT, "offload", "on_disk", "aio", "sub_group_size", "nvme_buffer_size"),
+        **strategy_settings(PLACEMENT, "pin_memory"),
     }
 
     stage: Literal[0, 1, 2, 3] = 3
@@ -126,6 +135,26 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
     micro_batches: Count = field(default=DEFAULT_MICRO_BATCHES, metadata={"since": 4})
     """With mesh: {pp: N}, number of parts into which the pipeline splits each micro-batch of the suite; it
     must divide its size, and may be smaller than N."""
+    pin_memory: bool = field(default=True, metadata={"since": 4})
+    """Lock offloaded states in memory, so that transfers to a GPU run beside its work. CPUs never do."""
+    sub_group_size: Annotated[int | None, Bound(1, _MAX_ELEMENTS)] = field(
+        default=None, metadata={"since": 4}
+    )
+    """Elements of a rank that stage 3 updates at once. null: DeepSpeed's default, 1e9, or with the optimizer
+    on NVMe the largest layer."""
+    round_robin_gradients: bool = field(default=False, metadata={"since": 4})
+    """Deal parameters out to the partitions of stages 1 and 2 in turn, so that gradients that are reduced one
+    after another belong to different ranks, which copy them to the CPU side by side."""
+    contiguous_gradients: bool = field(default=True, metadata={"since": 4})
+    """Copy gradients into one buffer before they are reduced (stages 1 to 3). DeepSpeed always does with the
+    optimizer offloaded in stages 1 and 2."""
+    prescale_gradients: bool = field(default=False, metadata={"since": 4})
+    """Divide gradients by the number of ranks before stage 0 reduces them, not after."""
+    gradient_predivide_factor: Positive = field(default=1.0, metadata={"since": 4})
+    """Divide gradients by this before stage 0 reduces them, and by the rest of the ranks after."""
+    aio: dict[AioSetting, Count | bool] = field(default_factory=dict, metadata={"since": 4})
+    """Requests to the disk of offload to ``nvme``: block_size (bytes), queue_depth, intra_op_parallelism
+    (threads), single_submit, overlap_events. What is missing is DeepSpeed's default."""
 
     def __post_init__(self) -> None:
         # an id of a case contains options that follow from the stage alone: null would hide that two do the
@@ -205,6 +234,12 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
         return self.stage > 0 and self.grad_accum_dtype != case.precision.compute
 
     @property
+    def tuned_options(self) -> dict[str, Any]:
+        """Options on updates and reductions that are not DeepSpeed's own, by which engines name them."""
+        usual = {field.name: field.default for field in fields(self) if field.name in _TUNED}
+        return {name: value for name in usual if (value := getattr(self, name)) != usual[name]}
+
+    @property
     def tensor_parallelism(self) -> AutoTp:
         """AutoTP of the layers, over one device without ``tp``."""
         return AutoTp(self.requested_mesh.get("tp", 1))
@@ -278,6 +313,9 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
         own: dict[str, Any] = {option: size for option in groups if (size := getattr(self, option)) > 1}
         if self.accumulates_in_other_dtype(case):
             own["dtypes.gradients"] = self.grad_accum_dtype
+        own |= self.tuned_options | {f"aio.{key}": value for key, value in self.aio.items()}
+        if self.offloads:
+            own["pin_memory"] = self.pin_memory and case.device == "cuda"
         of_mesh = self.mesh_settings(case.world_size) if self.model_parallelism.ranks > 1 else {}
         return places | own | of_mesh | (self.pipeline.required_settings(case) if self.pipeline else {})
 

@@ -70,6 +70,7 @@ def initialize_deepspeed(
         config=config,
         dist_init_required=False,
     )
+    live_state.link_dealt_parameters(engine)
     live_state.undo_dry_run_step(engine)
     return engine
 

@@ -84,8 +84,16 @@ def configuration(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
         "timers": {"throughput": {"enabled": False}},
         "steps_per_print": None,
         "zero_optimization": _zero_section(strategy, case, sizes),
+        **({"aio": dict(strategy.aio)} if strategy.aio else {}),
+        **_division(strategy),
         **cut,
     }
+
+
+def _division(strategy: Zero) -> dict[str, Any]:
+    """Keys on the division of gradients; none if it is DeepSpeed's own."""
+    names = ("prescale_gradients", "gradient_predivide_factor")
+    return {name: value for name, value in strategy.tuned_options.items() if name in names}
 
 
 def _fp16(precision: PrecisionConfig) -> dict[str, Any]:
@@ -116,8 +124,10 @@ def _zero_section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
     section: dict[str, Any] = {
         "stage": strategy.stage,
         "overlap_comm": strategy.overlap_comm,
-        "contiguous_gradients": True,
+        "contiguous_gradients": strategy.contiguous_gradients,
         "reduce_scatter": True,
+        **({"round_robin_gradients": True} if strategy.round_robin_gradients else {}),
+        **({"sub_group_size": strategy.sub_group_size} if strategy.sub_group_size else {}),
     }
     of_suite = {**optional_sizes(strategy), "sub_group_size": "sub_group_size"}
     section |= {theirs: sizes[key] for key, theirs in of_suite.items() if key in sizes}
@@ -129,7 +139,8 @@ def _zero_section(strategy: Zero, case: Case, sizes: Mapping[str, int]) -> dict[
     for theirs, place in places.items():
         if place != "none":
             on_disk = {"nvme_path": strategy.nvme_path} if place == "nvme" else {}
-            section[theirs] = {"device": place, "pin_memory": case.device == "cuda", **on_disk}
+            pins = strategy.pin_memory and case.device == "cuda"
+            section[theirs] = {"device": place, "pin_memory": pins, **on_disk}
     if strategy.offload_parameters == "nvme":
         # by default the first 1e9 elements of a rank stay in memory
         section["offload_param"]["max_in_cpu"] = 0

@@ -57,7 +57,7 @@ def sizes(strategy: Zero, elements: ModelSizes, ranks: int) -> dict[str, int]:
     """
     chosen = {}
     if strategy.offload_optimizer == "nvme":
-        chosen["sub_group_size"] = max(
+        chosen["sub_group_size"] = strategy.sub_group_size or max(
             -(-elements.largest_layer // ranks), MIN_SWAP_BYTES // DTYPE_BYTES["fp32"]
         )
     if strategy.offload_parameters == "nvme":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distbench.core.case import Case
+from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.errors import as_yaml
 from distbench.core.machine import Machine, parse_release
 from distbench.optimizers import TensorLayout
 from distbench.strategies._deepspeed import ops
@@ -14,6 +15,7 @@ from distbench.strategies._deepspeed.releases import (
     REMOVAL_ISSUE,
 )
 from distbench.strategies.requirements import optimizer_problem, unused_option_problem
+from distbench.strategies.zero import disk, theory
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def zero_problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
         "flat" if strategy.stage else "rows" if strategy.tensor_parallelism.ranks > 1 else "whole"
     )
     return (
-        _unused_option_problem(strategy)
+        _unused_option_problem(strategy, case)
         or _options_problem(strategy, case)
         or _precision_problem(case)
         or _nvme_problem(strategy, machine)
@@ -39,9 +41,14 @@ def zero_problem(strategy: Zero, case: Case, machine: Machine) -> str | None:
     )
 
 
-def _unused_option_problem(strategy: Zero) -> str | None:
+def _unused_option_problem(strategy: Zero, case: Case) -> str | None:
     stage_3 = strategy.stage == 3, "stage: 3"
     usual = type(strategy)(stage=strategy.stage)
+    # BF16_Optimizer and a pipeline, which reduces after all passes, have neither
+    is_own = not theory.reduces_full_gradients(strategy, case) and strategy.pipeline is None
+    partitions = strategy.stage in (1, 2) and is_own
+    copies = strategy.stage == 3 or (partitions and strategy.offload_optimizer == "none")
+    own = "stage: 2, or stage: 1 without mesh: {pp: N} and without fp32 gradients beside precision: bf16"
     return unused_option_problem(
         strategy,
         usual,
@@ -53,6 +60,16 @@ def _unused_option_problem(strategy: Zero) -> str | None:
             "max_reuse_distance": stage_3,
             "prefetch_bucket_size": stage_3,
             "nvme_path": ("nvme" in strategy.offloads, "offload to nvme"),
+            "aio": ("nvme" in strategy.offloads, "offload to nvme"),
+            "pin_memory": (bool(strategy.offloads), "offload_optimizer or offload_parameters"),
+            "sub_group_size": stage_3,
+            "round_robin_gradients": (partitions, own),
+            "contiguous_gradients": (copies, f"stage: 3, or without offload_optimizer {own}"),
+            "prescale_gradients": (strategy.stage == 0, "stage: 0"),
+            "gradient_predivide_factor": (
+                strategy.stage == 0 and not strategy.prescale_gradients,
+                "stage: 0 and prescale_gradients: false",
+            ),
         },
     )
 
@@ -103,6 +120,17 @@ def _nvme_problem(strategy: Zero, machine: Machine) -> str | None:
         return f"stage = {strategy.stage}: DeepSpeed offloads to NVMe only in stage 3, otherwise to memory"
     if not machine.has_libaio:
         return f"offload to NVMe needs libaio; {ops.INSTALL_LIBAIO}"
+    for key, value in strategy.aio.items():
+        is_switch = key in ("single_submit", "overlap_events")
+        if isinstance(value, bool) != is_switch:
+            wanted = "true or false" if is_switch else "a whole number"
+            return f"aio.{key} = {as_yaml(value)}: expected {wanted}"
+    least = disk.MIN_SWAP_BYTES // DTYPE_BYTES["fp32"]
+    if strategy.offload_optimizer == "nvme" and (strategy.sub_group_size or least) < least:
+        return (
+            f"sub_group_size = {strategy.sub_group_size}: DeepSpeed keeps parts below 1 MiB in memory; with "
+            f"offload_optimizer: nvme use at least {least}"
+        )
     return None if strategy.nvme_path else "offload to NVMe needs a folder on the disk; set nvme_path"
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.checkpoint import constants
 from deepspeed.pipe import PipelineModule
-from deepspeed.utils import groups, safe_get_full_grad
+from deepspeed.utils import groups, link_hp_params, safe_get_full_grad
 from torch import nn
 
 from distbench.strategies.torch_engine import optimizer, readback
@@ -170,6 +170,33 @@ def undo_dry_run_step(engine: Any) -> None:
         elif "step" in state:
             # DeepSpeed's own Adam counts in a plain number
             state["step"] = 0
+
+
+def link_dealt_parameters(engine: Any) -> None:
+    """Link parameters to their masters in the order in which they were dealt out to partitions.
+
+    With ``round_robin_gradients`` DeepSpeed links them in the order of the model, so that its functions for
+    full gradients and states read those of other parameters, or fail (found with 0.19.8).
+    """
+    optimizer = engine.optimizer
+    if not getattr(optimizer, "round_robin_gradients", False):
+        return
+    for number, dealt in enumerate(optimizer.round_robin_bit16_groups):
+        group = optimizer.real_dp_process_group[number]
+        size = optimizer.bit16_groups_flat[number].numel() // dist.get_world_size(group=group)
+        link_hp_params(
+            lp_param_list=dealt,
+            flat_hp_partition=optimizer.single_partition_of_fp32_groups[number],
+            gradient_dict=optimizer.averaged_gradients,
+            offload_gradient_dict=optimizer.offload_gradient_dict,
+            use_offload=optimizer.cpu_offload,
+            param_group_index=number,
+            partition_start=dist.get_rank(group=group) * size,
+            partition_size=size,
+            dp_group=group,
+        )
+    # of the links before
+    optimizer._hp_optimizer_states_linked = False
 
 
 def loss_scale(engine: Any) -> float:

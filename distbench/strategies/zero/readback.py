@@ -15,6 +15,7 @@ _STAGE3_SETTINGS = (
     "max_reuse_distance",
     "prefetch_bucket_size",
 )
+_OPTIMIZER_SETTINGS = ("sub_group_size", "round_robin_gradients", "contiguous_gradients")
 # attributes of the ZeRO optimizers; a stage without such an attribute keeps nothing there
 _PARAMETERS = ("bit16_groups_flat", "fp16_groups_flat", "bf16_groups_flat", "lp_param_buffer")
 _BUFFERS = (
@@ -49,6 +50,11 @@ def engine_settings(engine: Any) -> dict[str, Any]:
         "overlap_comm": bool(engine.zero_overlap_comm()),
         "throughput_timer": bool(engine.tput_timer.config.enabled),
     }
+    live = vars(engine.optimizer)
+    settings |= {key: live[key] for key in _OPTIMIZER_SETTINGS if key in live}
+    settings |= _division_settings(engine)
+    if offloads := [each for each in (zero.offload_optimizer, zero.offload_param) if each]:
+        settings["pin_memory"] = all(each.pin_memory for each in offloads)
     if engine.zero_optimization_stage() == 3:
         settings |= {key: getattr(zero, key) for key in _STAGE3_SETTINGS}
         settings["shared_parameters"] = _shared_elements(engine.module)
@@ -63,6 +69,14 @@ def engine_settings(engine: Any) -> dict[str, Any]:
     return {**settings, **(_nvme_settings(engine) if "nvme" in settings["offload"].values() else {})}
 
 
+def _division_settings(engine: Any) -> dict[str, Any]:
+    """Division of gradients, which the engine itself reduces in stage 0."""
+    if engine.zero_optimization_stage():
+        return {}
+    prescales, factor = not engine.postscale_gradients(), engine.gradient_predivide_factor()
+    return {"prescale_gradients": prescales, "gradient_predivide_factor": factor}
+
+
 def _global_batch_size(engine: Any) -> int:
     """Samples per step; DeepSpeed's own number counts samples once for each rank that shares them."""
     if engine.autotp_size() <= 1:
@@ -75,7 +89,7 @@ def _nvme_settings(engine: Any) -> dict[str, Any]:
     """NVMe offload of the live engine: method, and sizes of its chunks."""
     zero, aio = engine._config.zero_config, engine._config.aio_config
     by_parameter = {"nvme_buffer_size": zero.offload_param.buffer_size} if zero.offload_param else {}
-    return {"sub_group_size": zero.sub_group_size, **by_parameter, "aio": dict(aio)}
+    return {**by_parameter, "aio": dict(aio)}
 
 
 def _shared_elements(module: Any) -> int:

@@ -24,6 +24,8 @@ _DTYPES = {"bf16": "bf16", "bfp16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _CLIPPING = 1.0
 """Norm to which DeepSpeed clips if the file does not say (``GRADIENT_CLIPPING_DEFAULT``)."""
 _SIZES = ("prefetch_bucket_size", "param_persistence_threshold", "max_live_parameters", "max_reuse_distance")
+_AIO_COUNTS = ("block_size", "queue_depth", "intra_op_parallelism")
+_AIO_SWITCHES = ("single_submit", "overlap_events")
 _WARMUP_STEPS = 1000
 """``warmup_num_steps`` of DeepSpeed's schedulers if the file does not say."""
 
@@ -46,11 +48,6 @@ def read_deepspeed(given: Mapping[str, Any]) -> DescribedTraining:
     if clipping := settings.take_number("gradient_clipping", _CLIPPING):
         optimizer["clip_grad_norm"] = clipping
     batch, world_size = _batch(settings)
-    for key in ("prescale_gradients", "gradient_predivide_factor"):
-        if key in settings:
-            settings.leave(key, "a suite divides gradients after their reduction", "training")
-    if "aio" in settings:
-        settings.leave("aio", "a suite takes DeepSpeed's own", "speed")
     settings.leave_rest()
     return DescribedTraining(strategy, batch, optimizer, precision, world_size=world_size, left_out=left_out)
 
@@ -112,8 +109,8 @@ def _strategy(settings: Settings, precision: Mapping[str, Any]) -> PluginChoice:
     zero.ignore(_ZERO_WITHOUT_EFFECT)
     stage = zero.take_whole("stage", 0) or 0
     options: dict[str, Any] = {"stage": stage}
-    for theirs, ours in (("offload_optimizer", "offload_optimizer"), ("offload_param", "offload_parameters")):
-        options |= _offload(zero.section(theirs), ours)
+    options |= _offloads(zero)
+    options |= _aio(settings.section("aio"), options) | _division(settings, stage)
     options |= _sizes(zero, stage) if stage else {}
     if "overlap_comm" in zero and (overlap := zero.take("overlap_comm")) is not None and stage:
         options["overlap_comm"] = bool(overlap)
@@ -130,6 +127,7 @@ def _strategy(settings: Settings, precision: Mapping[str, Any]) -> PluginChoice:
     if (ranks := split.take_whole("autotp_size")) is not None and ranks > 1:
         options["mesh"] = {"tp": ranks}
     split.leave_rest()
+    options |= _tuned(zero, options, precision["compute"])
     _leave_zero(zero)
     return PluginChoice("zero", options)
 
@@ -150,19 +148,74 @@ def _sizes(zero: Settings, stage: int) -> dict[str, int]:
     return sizes
 
 
-def _offload(section: Settings, option: str) -> dict[str, str]:
+def _offloads(zero: Settings) -> dict[str, Any]:
+    """Options for both kinds of offload, of which a suite pins both or none."""
+    options: dict[str, Any] = {}
+    pins = set()
+    for theirs, ours in (("offload_optimizer", "offload_optimizer"), ("offload_param", "offload_parameters")):
+        section = zero.section(theirs)
+        pin = bool(section.take("pin_memory", True))
+        if chosen := _offload(section, ours):
+            options |= chosen
+            pins.add(pin)
+    if len(pins) == 2:
+        zero.leave("offload_param.pin_memory", "a suite pins both kinds of states or none", "speed")
+    return {**options, **({"pin_memory": False} if False in pins else {})}
+
+
+def _offload(section: Settings, option: str) -> dict[str, Any]:
     place = section.take("device", "none")
     chosen = {} if place in (None, "none") else {option: str(place)}
     if path := section.take("nvme_path"):
         chosen |= {"nvme_path": str(path)} if place == "nvme" else {}
-    if chosen:
-        section.leave_unless("pin_memory", True, "a suite pins memory on GPUs", "speed")
-    section.ignore(("pin_memory",))
     section.leave_unless("ratio", 1.0, "a suite offloads all of it", "memory")
     for key in ("buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init"):
         if key in section:
             section.leave(key, "a suite decides it by the size of the model", "speed")
     section.leave_rest()
+    return chosen
+
+
+def _aio(section: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Requests to the disk, which only offload to NVMe makes."""
+    if "nvme_path" not in options:
+        return {}
+    if "thread_count" in section:
+        section.leave("thread_count", "DeepSpeed reads only intra_op_parallelism", "speed")
+    counts = {key: section.take_whole(key) for key in _AIO_COUNTS}
+    switches = {key: section.take(key) for key in _AIO_SWITCHES}
+    section.leave_rest()
+    chosen = {key: value for key, value in {**counts, **switches}.items() if value is not None}
+    return {"aio": chosen} if chosen else {}
+
+
+def _division(settings: Settings, stage: int) -> dict[str, Any]:
+    """Options for the division of gradients, which DeepSpeed lets nobody choose from stage 1 on."""
+    prescales = bool(settings.take("prescale_gradients", False))
+    factor = settings.take_number("gradient_predivide_factor", 1.0) or 1.0
+    if stage:
+        for key, is_set in (("prescale_gradients", prescales), ("gradient_predivide_factor", factor != 1)):
+            if is_set:
+                settings.leave(key, f"stage {stage} divides after the reduction", "training")
+        return {}
+    if prescales:
+        # the factor then has no effect
+        return {"prescale_gradients": True}
+    return {"gradient_predivide_factor": factor} if factor != 1 else {}
+
+
+def _tuned(zero: Settings, options: Mapping[str, Any], compute: str) -> dict[str, Any]:
+    """Options that people tune, in the stages that have them."""
+    stage, in_memory = options["stage"], "offload_optimizer" not in options
+    is_bf16_optimizer = (stage, compute, options.get("grad_accum_dtype")) == (1, "bf16", None) and in_memory
+    partitions = stage in (1, 2) and not is_bf16_optimizer
+    chosen: dict[str, Any] = {}
+    if zero.take("round_robin_gradients", False) and partitions:
+        chosen["round_robin_gradients"] = True
+    if not zero.take("contiguous_gradients", True) and (stage == 3 or (partitions and in_memory)):
+        chosen["contiguous_gradients"] = False
+    if (size := zero.take_whole("sub_group_size")) is not None and stage == 3:
+        chosen["sub_group_size"] = size
     return chosen
 
 
@@ -181,11 +234,8 @@ def _gradient_dtype(settings: Settings, compute: str, stage: int) -> dict[str, s
 
 def _leave_zero(zero: Settings) -> None:
     usual = "is always on in a suite"
-    for key in ("contiguous_gradients", "reduce_scatter", "allgather_partitions"):
+    for key in ("reduce_scatter", "allgather_partitions"):
         zero.leave_unless(key, True, f"false: it {usual}", "speed")
-    zero.leave_unless("round_robin_gradients", False, "a suite partitions gradients in their order", "speed")
-    if "sub_group_size" in zero:
-        zero.leave("sub_group_size", "a suite decides it by the size of the model", "memory")
     if "stage3_module_granularity_threshold" in zero:
         zero.leave("stage3_module_granularity_threshold", "a suite gathers every layer by itself", "speed")
     zero.leave_rest()

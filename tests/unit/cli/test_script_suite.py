@@ -46,11 +46,11 @@ def test_a_model_of_transformers_is_carried_over_with_all_settings(command, tmp_
     machine = Machine("cuda", 2, dict.fromkeys(PACKAGES, "9"), has_libaio=False, has_compiler=True)
     planned = make_plan(suite, machine)
     # its own first
-    assert [each.case.label for each in planned.cases] == ["zero2", "ddp", "fsdp", "zero3"]
+    assert [each.case.label for each in planned.cases] == ["yours", "ddp", "fsdp", "zero3"]
     assert {each.case.world_size for each in planned.cases} == {2}
     assert not [each for each in planned.cases if each.problem]
     assert "train.py --lr 3e-4" in file.read_text()
-    assert '{"zero": {"stage": 2}} # as it is' in file.read_text()
+    assert '{"zero": {"stage": 2, "label": "yours"}} # as it is' in file.read_text()
 
 
 def test_a_model_of_ones_own_is_asked_for_and_taken(command, tmp_path):

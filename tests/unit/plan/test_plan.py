@@ -750,6 +750,14 @@ UNUSED = {
     "{zero: {stage: 3, allgather_bucket_size: 5}}": "allgather_bucket_size = 5 has no effect without",
     "{zero: {stage: 1, max_live_parameters: 5}}": "max_live_parameters = 5 has no effect without stage: 3",
     "{zero: {stage: 2, param_persistence_threshold: 9}}": "param_persistence_threshold = 9 has no effect",
+    "{zero: {stage: 2, sub_group_size: 9}}": "sub_group_size = 9 has no effect without stage: 3",
+    "{zero: {stage: 3, round_robin_gradients: true}}": "round_robin_gradients = true has no effect",
+    "{zero: {stage: 0, contiguous_gradients: false}}": "contiguous_gradients = false has no effect without",
+    "{zero: {stage: 2, contiguous_gradients: false, offload_optimizer: cpu}}": "without offload_optimizer",
+    "{zero: {stage: 1, prescale_gradients: true}}": "prescale_gradients = true has no effect without",
+    "{zero: {stage: 0, prescale_gradients: true, gradient_predivide_factor: 2}}": "prescale_gradients: false",
+    "{zero: {stage: 2, pin_memory: false}}": "pin_memory = false has no effect without offload_optimizer or",
+    "{zero: {aio: {queue_depth: 8}}}": "has no effect without offload to nvme",
     "{zero: {stage: 1, nvme_path: /x}}": "nvme_path = '/x' has no effect without offload to nvme",
 }
 
@@ -769,6 +777,9 @@ def test_an_option_without_effect_is_no_case_of_its_own(suite, strategy, why):
         "{zero: {stage: 1, reduce_bucket_size: 5, allgather_bucket_size: 5}}",
         "{zero: {stage: 3, reduce_bucket_size: 5, max_live_parameters: 5, prefetch_bucket_size: 5}}",
         "{zero: {stage: 2, param_persistence_threshold: 0, max_reuse_distance: 0}}",
+        "{zero: {stage: 2, round_robin_gradients: true, offload_optimizer: cpu, pin_memory: false}}",
+        "{zero: {stage: 1, contiguous_gradients: false}}",
+        "{zero: {stage: 0, gradient_predivide_factor: 2}}",
     ],
 )
 def test_an_option_with_an_effect_is_planned(suite, strategy):

@@ -64,6 +64,12 @@ def test_options_of_the_strategy_and_other_settings_are_changed_one_at_a_time():
     }
 
 
+def test_a_case_with_a_label_keeps_it_beside_its_changes():
+    made = trials("{ddp: {label: ours}}", ("ddp.bucket_cap_mb", 1.0), ("compile", True))
+    assert not made.rejected
+    assert [item.case.label for item in make_plan(made.suite, MACHINE).cases] == ["ours", "ddp+1mb", "ours"]
+
+
 def test_the_suite_keeps_its_machine_and_its_check_and_has_enough_trials():
     made = trials("ddp", ("compile", True), sections="check: {steps: 2}\nlimits: {step: 7}\n")
     assert made.suite.measure.trials == 3

@@ -1,13 +1,13 @@
 """What DeepSpeed is told where a suite says nothing: its own defaults, but for models too small for them."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from distbench.core.case import PluginChoice, PrecisionConfig
 from distbench.core.machine import Machine
-from distbench.strategies.zero import Zero
+from distbench.strategies.zero import Zero, disk
 from distbench.strategies.zero.config import DEEPSPEED_DEFAULTS, ModelSizes, configuration, sizes_for_model
 from distbench.workloads.transformer import PRESETS
 from support.records import case
@@ -68,6 +68,50 @@ def test_gradients_are_accumulated_in_fp32_whatever_they_are_computed_in_unless_
         assert "grad_accum_dtype = bf16 needs stage 1, 2 or 3 and precision: bf16" in str(
             zero.problem(of, MACHINE)
         )
+
+
+NVME: dict[str, Any] = {"offload_optimizer": "nvme", "nvme_path": "/x"}
+
+
+def test_what_people_tune_is_told_to_deepspeed_and_required_of_its_engine():
+    tuned = {"sub_group_size": 300_000, "contiguous_gradients": False}
+    zero = Zero(**tuned, **NVME, aio={"queue_depth": 16, "single_submit": True}, pin_memory=False)
+    written = configuration(zero, case("zero", device="cuda"), disk.sizes(zero, GPT2, 2))
+    assert written["aio"] == {"queue_depth": 16, "single_submit": True}
+    section = written["zero_optimization"]
+    assert (section["sub_group_size"], section["contiguous_gradients"]) == (300_000, False)
+    assert section["offload_optimizer"]["pin_memory"] is False
+    required = zero.required_settings(case("zero"))
+    assert required.items() >= {**tuned, "aio.queue_depth": 16, "pin_memory": False}.items()
+    divided = configuration(Zero(stage=0, gradient_predivide_factor=4), case("zero"), {})
+    assert (divided["gradient_predivide_factor"], "prescale_gradients" in divided) == (4, False)
+    dealt = configuration(Zero(stage=2, round_robin_gradients=True), case("zero"), {})
+    assert dealt["zero_optimization"]["round_robin_gradients"] is True
+    usual = configuration(Zero(stage=2, offload_optimizer="cpu"), case("zero", device="cuda"), {})
+    assert usual["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
+    assert not {"aio", "prescale_gradients"} & {*usual}
+    assert not {"sub_group_size", "round_robin_gradients"} & {*usual["zero_optimization"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"aio": {"block_size": True}}, "aio.block_size = true: expected a whole number"),
+        ({"aio": {"overlap_events": 1}}, "aio.overlap_events = 1: expected true or false"),
+        ({"sub_group_size": 1000}, "with offload_optimizer: nvme use at least 262144"),
+    ],
+)
+def test_requests_to_a_disk_that_can_not_be_made_are_refused(options, why):
+    machine = replace(MACHINE, has_libaio=True)
+    assert why in str(Zero(**NVME, **options).problem(case("zero"), machine))
+
+
+def test_bf16_optimizer_has_no_partitions_to_deal_out():
+    short = case("zero", precision=PrecisionConfig(compute="bf16"))
+    for options in ({"round_robin_gradients": True}, {"contiguous_gradients": False}):
+        why = "has no effect without"
+        assert why in str(Zero(stage=1, **options).problem(short, MACHINE))
+        assert why not in str(Zero(stage=1, grad_accum_dtype="bf16", **options).problem(short, MACHINE))
 
 
 def test_an_unset_choice_is_the_same_case_as_what_the_stage_makes_of_it():

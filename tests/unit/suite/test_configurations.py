@@ -162,12 +162,8 @@ def test_auto_and_settings_that_no_suite_has_are_named_with_their_effect(tmp_pat
         "train_batch_size": "training",
         "gradient_clipping": "training",
         "bf16.enabled": "training",
-        "aio": "speed",
         "prescale_gradients": "training",
         "zero_optimization.reduce_bucket_size": "speed",
-        "zero_optimization.round_robin_gradients": "speed",
-        "zero_optimization.contiguous_gradients": "speed",
-        "zero_optimization.sub_group_size": "memory",
         "zero_optimization.offload_param.buffer_count": "speed",
         "zero_optimization.no_such": "training",
         "optimizer.type": "training",
@@ -176,8 +172,47 @@ def test_auto_and_settings_that_no_suite_has_are_named_with_their_effect(tmp_pat
         "scheduler.params.warmup_type": "training",
     }
     assert found.strategy.options["offload_parameters"] == "cpu"
+    # stage 3 deals nothing out, and nothing is on a disk
+    assert found.strategy.options["contiguous_gradients"] is False
+    assert found.strategy.options["sub_group_size"] == 1_000_000_000
+    assert not {"aio", "round_robin_gradients", "prescale_gradients"} & {*found.strategy.options}
     assert "reduce_bucket_size" not in found.strategy.options
     assert found.optimizer["lr"] == 0.01
+
+
+def test_what_people_tune_is_carried_over_in_the_stages_that_have_it(tmp_path):
+    def options(section: dict[str, Any], **top: Any) -> dict[str, Any]:
+        found = read(tmp_path, {"train_batch_size": 8, "zero_optimization": section, **top})
+        names = ("pin_memory", "round_robin_gradients", "sub_group_size", "contiguous_gradients", "aio")
+        names += ("prescale_gradients", "gradient_predivide_factor")
+        return {name: found.strategy.options[name] for name in names if name in found.strategy.options}
+
+    place = {"device": "nvme", "nvme_path": "/x", "pin_memory": False}
+    disk = {"block_size": 1e6, "queue_depth": 16, "single_submit": True, "thread_count": 2}
+    assert options({"stage": 3, "offload_optimizer": place, "sub_group_size": 1e8}, aio=disk) == {
+        "pin_memory": False,
+        "sub_group_size": 100_000_000,
+        "aio": {"block_size": 1_000_000, "queue_depth": 16, "single_submit": True},
+    }
+    assert options({"stage": 2, "round_robin_gradients": True, "contiguous_gradients": False}) == {
+        "round_robin_gradients": True,
+        "contiguous_gradients": False,
+    }
+    # DeepSpeed copies them into one buffer there all the same
+    offloaded = {"stage": 2, "offload_optimizer": {"device": "cpu"}, "contiguous_gradients": False}
+    assert options(offloaded) == {}
+    alone = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    assert options({"stage": 1, "round_robin_gradients": True}, **alone) == {}
+    assert options({"stage": 0}, prescale_gradients=True, gradient_predivide_factor=8) == {
+        "prescale_gradients": True
+    }
+    assert options({"stage": 0}, gradient_predivide_factor=8) == {"gradient_predivide_factor": 8}
+    mixed = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    mixed["offload_param"] = {"device": "cpu", "pin_memory": False}
+    found = read(tmp_path, {"zero_optimization": mixed})
+    assert left(found)["zero_optimization.offload_param.pin_memory"] == "speed"
+    threads = {"zero_optimization": {"stage": 3, "offload_param": place}, "aio": {"thread_count": 2}}
+    assert left(read(tmp_path, threads))["aio.thread_count"] == "speed"
 
 
 def test_comments_as_tutorials_write_them_are_read_over(tmp_path):

@@ -9,11 +9,14 @@ from typing import Literal
 import pytest
 
 from distbench.core.case import MeasureConfig, OptimizerConfig
+from distbench.core.machine import Machine
 from distbench.plan import make_plan
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.sections import check_section
 from support.suites import refusal, write_suite
 from support.wrong_suites import MINIMAL, MISTAKES, MISTAKES_IN_STRATEGIES
+
+MACHINE = Machine("cpu", 2, {"torch": "9", "deepspeed": "9"}, has_libaio=False, has_compiler=True)
 
 
 @pytest.fixture
@@ -72,6 +75,49 @@ def test_a_suite_of_several_models_is_resumed(write, one, several):
 def test_an_option_that_lists_values_makes_a_strategy_of_each(write):
     text = MINIMAL.replace("[ddp]", "[{fsdp: {sharding: [full, grad_op], cpu_offload: [false, true]}}]")
     assert labels(load_suite(write(text))) == ["fsdp", "fsdp+offload", "fsdp-grad-op", "fsdp-grad-op+offload"]
+
+
+def test_a_label_names_the_cases_of_a_strategy_and_nothing_else(write):
+    text = MINIMAL.replace("[ddp]", "[{ddp: {bucket_cap_mb: 1, label: ours}}, {zero: {label: theirs-3.5}}]")
+    text += "world_sizes: [2]\ninclude: [{strategy: ours, precision: bf16}]\n"
+    text += "gate: {strategies: {theirs*: {peak_memory: 5%}}}\n"
+    suite = load_suite(write(text))
+    assert labels(suite) == ["ours", "theirs-3.5"]
+    assert "label" not in suite.strategies[0].plugin.choice.options
+    again = Suite.from_resolved(json.loads(json.dumps(suite.to_resolved())))
+    assert (labels(again), again.to_resolved()) == (labels(suite), suite.to_resolved())
+    cases = [item.case for item in make_plan(suite, MACHINE).cases]
+    assert [case.name.split("/")[0] for case in cases] == ["ours", "theirs-3.5", "ours"]
+    plain = text.replace(", label: ours", "").replace("label: theirs-3.5", "")
+    plain = plain.replace("ours", "ddp*").replace("theirs", "zero")
+    others = [item.case for item in make_plan(load_suite(write(plain)), MACHINE).cases]
+    assert [case.id for case in others] == [case.id for case in cases]
+    assert {case.label for case in others} == {"ddp+1mb", "zero3"}
+
+
+@pytest.mark.parametrize(
+    ("strategies", "message"),
+    [
+        ("[{ddp: {label: a/b}}]", "strategies[0].ddp.label = 'a/b': use at most 40 letters, digits"),
+        ("[{ddp: {label: 'a*'}}]", "because the label becomes part of case names"),
+        ("[{ddp: {label: ''}}]", "use at most 40 letters"),
+        ("[{ddp: {label: 3}}]", "strategies[0].ddp.label = 3: use at most 40 letters"),
+        (f"[{{ddp: {{label: {'x' * 41}}}}}]", "use at most 40 letters"),
+        ("[{zero: {label: ddp}}]", "strategies[0].zero.label = 'ddp': is the name of a strategy"),
+        (
+            "[{zero: {stage: [1, 2], label: ours}}]",
+            "strategies[0].zero.label = 'ours': names one strategy, but its options list several values",
+        ),
+        ("[{zero: {mesh: auto, label: ours}}]", "list each as a strategy of its own"),
+        ("[{zero: {label: x}}, fsdp, {ddp: {label: x}}]", "another strategy has this label; choose another"),
+        ("[{zero: {label: zero2}}, {zero: {stage: 2}}]", "strategies[0].zero.label = 'zero2': another"),
+    ],
+)
+def test_a_label_is_one_word_of_one_strategy(write, strategies, message):
+    mistakes = refusal(write(MINIMAL.replace("[ddp]", strategies)))
+    assert len(mistakes) in (1, 2)
+    assert all("mine.yaml:3: strategies[" in mistake for mistake in mistakes)
+    assert message in mistakes[0]
 
 
 def test_a_field_that_lists_values_becomes_an_axis(write):

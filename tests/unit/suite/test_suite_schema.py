@@ -68,6 +68,13 @@ def test_what_the_loader_refuses_the_schema_refuses_if_it_can_be_said(schema, te
     assert refused(schema, f"{wrong_suites.MINIMAL}{text}\n")
 
 
+def test_a_strategy_may_have_a_label_beside_its_options(schema):
+    labelled = "[{ddp: {label: ours}}, {zero: {stage: [1, 2]}}, {single: {label: A-1}}]"
+    assert not refused(schema, wrong_suites.MINIMAL.replace("[ddp]", labelled))
+    for wrong in ("a/b", "'a*'", "[a, b]"):
+        assert refused(schema, wrong_suites.MINIMAL.replace("[ddp]", f"[{{ddp: {{label: {wrong}}}}}]"))
+
+
 @pytest.mark.parametrize("strategies", [text for text, _ in wrong_suites.MISTAKES_IN_STRATEGIES])
 def test_a_mistake_in_a_strategy_does_not_fit(schema, strategies):
     assert refused(schema, wrong_suites.MINIMAL.replace("[ddp]", strategies))
