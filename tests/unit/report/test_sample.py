@@ -30,7 +30,18 @@ from support.runs import call
 from support.stored_runs import SAMPLE
 
 pytestmark = pytest.mark.usefixtures("read_once")
-EMPTY = {"scaling", "links", "pipeline", "cost", "disk", "checkpoint", "convergence", "experts", "layers"}
+EMPTY = {
+    "scaling",
+    "links",
+    "pipeline",
+    "cost",
+    "disk",
+    "checkpoint",
+    "convergence",
+    "experts",
+    "layers",
+    "loader",
+}
 """Views that such a run has nothing for."""
 AMBIGUOUS = {"other"}
 """Columns whose names mean different things in two views: of memory, and of time."""
