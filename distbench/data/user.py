@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -51,13 +52,19 @@ class UserDataset(DataSource):
             for option, name in names.items()
             if name is not None and (problem := callable_problem(name))
         ]
-        if self.shift_labels and shape.kind != "tokens":
-            problems.append(f"shift_labels is for workloads of tokens, but this one takes {shape.kind}")
-        if self.padding != "none" and shape.kind != "tokens":
-            problems.append(f"padding is for workloads of tokens, but this one takes {shape.kind}")
-        if self.padding != "none" and self.collate:
-            problems.append("padding and collate both make rows equally long; remove one of them")
+        problems += self._row_problems(shape)
         return "; ".join(problems) or None
+
+    def _row_problems(self, shape: DataShape) -> Iterator[str]:
+        """Yield the problems of options that change rows."""
+        of_tokens = {"shift_labels": self.shift_labels, "padding": self.padding != "none"}
+        for option, is_set in {**of_tokens, "weigh_labels": self.weigh_labels}.items():
+            if is_set and shape.takes_any_arrays:
+                yield f"{option}: loss_function of the workload gets rows as they are; remove one of the two"
+            elif is_set and option in of_tokens and shape.kind != "tokens":
+                yield f"{option} is for workloads of tokens, but this one takes {shape.kind}"
+        if of_tokens["padding"] and self.collate:
+            yield "padding and collate both make rows equally long; remove one of them"
 
     @property
     def weighs_labels(self) -> bool:

@@ -141,6 +141,17 @@ def test_padding_is_for_tokens_and_instead_of_collate():
     assert "padding is for workloads of tokens" in (one.problem(DataShape("features", 8, 10)) or "")
 
 
+@pytest.mark.parametrize(
+    "options", [{"shift_labels": True}, {"weigh_labels": True}, {"padding": "max_length"}]
+)
+def test_rows_for_a_loss_function_are_not_changed(options):
+    taken = replace(TOKENS, takes_any_arrays=True)
+    assert source("Tokens", **options).problem(TOKENS) is None
+    assert "loss_function of the workload gets rows as they are" in (
+        source("Tokens", **options).problem(taken) or ""
+    )
+
+
 def test_a_loss_function_gets_all_arrays_as_they_are():
     found = opened("Masked", replace(TOKENS, takes_any_arrays=True))(0, range(8))
     assert found["attention_mask"].sum() == 8 * 16
