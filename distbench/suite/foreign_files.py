@@ -21,6 +21,7 @@ _BY_PATTERN = (
         _CARRIED,
     ),
     (r'"per_device_train_batch_size"\s*:', "a file of TrainingArguments", _CARRIED),
+    (r"^\[(parallelism|activation_checkpoint|lr_scheduler)\]", "a configuration of torchtitan", _CARRIED),
     (r'"model_type"\s*:', "a configuration of a model of transformers", _CARRIED),
     (
         r"^(import \w|from [\w.]+ import )",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from distbench.core.errors import UsageError
 from distbench.suite.configurations.accelerate_yaml import is_accelerate, read_accelerate
 from distbench.suite.configurations.deepspeed_json import is_deepspeed, read_deepspeed
 from distbench.suite.configurations.settings import DescribedTraining
+from distbench.suite.configurations.torchtitan_toml import is_torchtitan, read_torchtitan
 from distbench.suite.configurations.trainer_arguments import is_trainer, read_trainer
 from distbench.system.files import read_bounded
 
@@ -27,7 +29,7 @@ def read_configuration(file: Path) -> DescribedTraining:
     """The training that *file* describes.
 
     Raises:
-        UsageError: it can't be read, or is no configuration of DeepSpeed, Accelerate or the Trainer.
+        UsageError: it can't be read, or is no configuration of a framework that distbench knows.
     """
     settings = _mapping(file)
     if is_accelerate(settings):
@@ -36,9 +38,12 @@ def read_configuration(file: Path) -> DescribedTraining:
         return read_deepspeed(settings)
     if is_trainer(settings):
         return read_trainer(settings, lambda name: _mapping(_beside(file, name)))
+    if is_torchtitan(settings):
+        return read_torchtitan(settings)
     raise UsageError(
         f"{file}: no configuration of DeepSpeed (zero_optimization, train_batch_size, ...), Accelerate "
-        "(distributed_type, ...) or the Trainer (per_device_train_batch_size, output_dir, ...)"
+        "(distributed_type, ...), the Trainer (per_device_train_batch_size, output_dir, ...) or torchtitan "
+        "(TOML with the sections training, parallelism, ...)"
     )
 
 
@@ -66,10 +71,28 @@ def _mapping(file: Path) -> Mapping[str, Any]:
         raise UsageError(f"{file}: not UTF-8 text") from error
     if not text.strip():
         raise UsageError(f"{file}: the file is empty")
-    found = _json(text, file) if text.lstrip()[:1] in ("{", "[", "/") else _yaml(text, file)
+    found = _parsed(text, file)
     if not isinstance(found, Mapping):
         raise UsageError(f"{file}: expected a mapping of keys, not {type(found).__name__}")
     return found
+
+
+def _parsed(text: str, file: Path) -> Any:
+    if file.suffix == ".py":
+        raise UsageError(
+            f"{file}: distbench runs no Python to read a configuration, such as that of torchtitan 0.3; give "
+            "--from the TOML of torchtitan 0.2 with the same settings"
+        )
+    if file.suffix == ".toml":
+        return _toml(text, file)
+    return _json(text, file) if text.lstrip()[:1] in ("{", "[", "/") else _yaml(text, file)
+
+
+def _toml(text: str, file: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{file}: not TOML: {error}") from error
 
 
 def _json(text: str, file: Path) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from distbench.adopt import export_case
 from distbench.core.case import Case
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
@@ -128,6 +129,58 @@ def test_what_is_written_for_the_case_means_the_same(command, tmp_path, settings
         for inner, number in value.items():
             if inner not in ("pin_memory", "offload_optimizer", "zero_quantized_weights"):
                 assert written[key][inner] == number, (key, inner)
+
+
+TUNED = {
+    **OFFLOADED,
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "nvme", "nvme_path": "/x", "pin_memory": False},
+        "offload_param": {"device": "nvme", "nvme_path": "/x", "pin_memory": False},
+        "contiguous_gradients": False,
+        "sub_group_size": 1e8,
+        "stage3_max_live_parameters": 5e8,
+    },
+    "aio": {"block_size": 2097152, "queue_depth": 16, "single_submit": True},
+}
+# no case with quantization runs
+PLAIN = {**SHARDED, "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 5e8}}
+DEALT = {**SHARDED, "zero_optimization": {"stage": 2, "round_robin_gradients": True}}
+DIVIDED = {**SHARDED, "zero_optimization": {"stage": 0}, "gradient_predivide_factor": 4.0}
+WHAT_DEEPSPEED_READS = (
+    *("gradient_clipping", "communication_data_type", "bfloat16_config", "prescale_gradients", "aio_config"),
+    *("gradient_predivide_factor", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+)
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("settings", [OFFLOADED, PLAIN, TUNED, DEALT, DIVIDED])
+def test_deepspeed_reads_the_same_from_the_file_and_from_what_is_written_for_its_case(
+    settings, command, tmp_path, monkeypatch
+):
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    (tmp_path / "ds.json").write_text(json.dumps(settings))
+    file = tmp_path / "mine.yaml"
+    given = json.loads(json.dumps(settings))
+    # by default the engine reduces in the dtype of the computation
+    given.setdefault("communication_data_type", "bf16")
+    assert command("init", str(file), "--from", str(tmp_path / "ds.json"), "--model", "tiny")[0] == 0
+    case = own_case(file)
+    assert case.label == "yours"
+    written = json.loads(export_case("deepspeed", case, {}).files["ds_config.json"])
+    for each in (given, written):
+        # a process alone reads it
+        each.pop("train_batch_size", None)
+    old, new = DeepSpeedConfig(given), DeepSpeedConfig(written)
+    for name in WHAT_DEEPSPEED_READS:
+        assert getattr(new, name) == getattr(old, name), name
+    ours, theirs = new.zero_config.model_dump(), old.zero_config.model_dump()
+    # how much of a rank's parameters stays in memory beside the disk is no option
+    for key in ("offload_param", "offload_optimizer"):
+        for each in (ours, theirs):
+            (each[key] or {}).pop("max_in_cpu", None)
+    assert ours == theirs
 
 
 def own_case(file: Path) -> Case:
