@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable
 
 from distbench import optimizers
@@ -47,6 +48,7 @@ def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]
 def command(measured: ExportedCase, *words: str) -> str:
     """Command line with the environment variables that the ranks of the case had."""
     variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
+    variables += [f"{name}={shlex.quote(value)}" for name, value in measured.case.env.items()]
     if measured.zero and measured.case.device == "cpu":
         # otherwise DeepSpeed picks the device by the modules that it can import
         variables.append("DS_ACCELERATOR=cpu")
@@ -124,7 +126,12 @@ def _settings(case: Case) -> dict[str, str]:
         "torch.compile": "no" if case.compile == "none" else f"each layer, in mode {case.compile}",
         "seed": str(case.seed),
         **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
+        **({"environment variables": variables} if (variables := _variables(case)) else {}),
     }
+
+
+def _variables(case: Case) -> str:
+    return ", ".join(f"{name}={value}" for name, value in case.env.items())
 
 
 def _ranks(batch: Batch) -> str:

@@ -72,6 +72,7 @@ CaseField = Literal[
     "compile",
     "threads",
     "environment",
+    "env",
 ]
 """A field of a case, or of one of its parts, in which compared cases may differ if the caller allows it."""
 
@@ -81,6 +82,7 @@ EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "batch.gradient_accumulation_steps",
     "threads",
     "environment",
+    "env",
 )
 """Fields that set how a given number of devices does the work; the computed numbers don't depend on them."""
 
@@ -328,6 +330,8 @@ class Case:
     """Mode of torch.compile for each layer; all else runs eagerly."""
     environment: Name = field(default=CURRENT_ENVIRONMENT, metadata={"since": 4})
     """Name of the Python environment that its processes run in, as the suite calls it."""
+    env: dict[str, str] = field(default_factory=dict, metadata={"since": 4})
+    """Environment variables of its ranks, besides those that distbench sets and the inherited ones."""
 
     @functools.cached_property
     def id(self) -> str:
@@ -371,6 +375,8 @@ class Case:
                 axes.append((name, (value.name, json.dumps(value.options, sort_keys=True))))
             elif dataclasses.is_dataclass(value):
                 axes += [(f"{name}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+            elif isinstance(value, dict):
+                axes.append((name, tuple(sorted(value.items()))))
             else:
                 axes.append((name, value))
         return tuple(axes)

@@ -238,6 +238,7 @@ class _Planner:
             seed=work.scalars.seed,
             initial_weights=work.scalars.initial_weights,
             environment=work.scalars.environment,
+            env=work.env,
         )
         return cell, case, problem or self._checks.unsupported_reason(cell, case, work)
 

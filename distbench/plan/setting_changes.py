@@ -147,5 +147,6 @@ def _work(case: Case) -> dict[str, Any]:
         "threads": case.threads,
         "seed": case.seed,
         "initial_weights": case.initial_weights,
+        **({"env": case.env} if case.env else {}),
         **({"environment": case.environment} if case.environment != CURRENT_ENVIRONMENT else {}),
     }

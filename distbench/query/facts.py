@@ -87,6 +87,7 @@ def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
         "seed": case.seed,
         "initial_weights": case.initial_weights,
         "environment": case.environment,
+        "env": json.dumps(case.env),
     }
 
 

@@ -101,6 +101,7 @@ CASES = SqlTable(
         SqlColumn("seed", "bigint", "Seed of weights and data."),
         SqlColumn("initial_weights", "varchar", "drawn or exact."),
         SqlColumn("environment", "varchar", "current, or the suite's name of another Python environment."),
+        SqlColumn("env", "json", "Environment variables that the suite gives to the ranks."),
     ),
 )
 _OUTCOME = (

@@ -53,6 +53,9 @@ class TopLevelKeys:
     """adamw, sgd, or a mapping with the hyperparameters."""
     precision: Any = field(default_factory=dict)
     """fp32, bf16, fp16, fp64, or the dtype of each part of a step."""
+    env: Any = field(default_factory=dict)
+    """Environment variables that the ranks run with: NAME: text or a number. For another Python, see
+    environment."""
     activation_checkpointing: Any = "none"
     compile: Any = False
     threads: Any = "auto"

@@ -14,6 +14,7 @@ from distbench.core.suite_mistakes import Problem
 from distbench.suite.batch import BatchConfig
 from distbench.suite.plugin_options import CheckedPlugin, PluginChecker, fill_defaults, parse_choice
 from distbench.suite.sections import check_section, section_defaults
+from distbench.suite.variables import ENV_KEY, check_variables, variable_texts
 
 RawMapping = dict[str, Any]
 
@@ -54,7 +55,7 @@ _FLOAT8_ADVICE = (
 )
 
 SCALAR_KEYS = tuple(field.name for field in dataclasses.fields(ScalarSettings))
-WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, *SCALAR_KEYS)
+WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, ENV_KEY, *SCALAR_KEYS)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class CheckedWork:
     batch: BatchConfig
     optimizer: OptimizerConfig
     precision: PrecisionConfig
+    env: dict[str, str]
     scalars: ScalarSettings
 
 
@@ -78,7 +80,7 @@ def expand_shorthand(root: str, raw: Any) -> Any:
         return _expand_precision(raw)
     if root == "optimizer" and isinstance(raw, str):
         return {"name": raw}
-    return raw
+    return variable_texts(raw) if root == ENV_KEY else raw
 
 
 def _expand_precision(word: str) -> RawMapping:
@@ -120,7 +122,8 @@ class WorkChecker:
         given = {**work, "scalars": {root: work[root] for root in SCALAR_KEYS if root in work}}
         if given.get("data") is None:
             given.pop("data", None)
-        for root in ("workload", "batch", "optimizer", "precision", "data", "scalars"):
+        given.setdefault(ENV_KEY, {})
+        for root in ("workload", "batch", "optimizer", "precision", "data", ENV_KEY, "scalars"):
             if root == "data" and sections["workload"]:
                 workload = sections["workload"]
                 given.setdefault("data", {workload.instance.default_data_for(workload.choice.options): {}})
@@ -138,6 +141,8 @@ class WorkChecker:
     def _check_section(self, root: str, raw: Any) -> tuple[Any, list[Problem]]:
         if root == "scalars":
             return check_section(ScalarSettings, raw, ())
+        if root == ENV_KEY:
+            return check_variables(raw, (root,))
         if root in PLUGIN_KEYS:
             plugin = parse_choice(raw, (root,))
             if isinstance(plugin, Problem):
@@ -168,7 +173,7 @@ _DERIVED = {"loss_scale", "kernel", "momentum", *(field.name for field in datacl
 
 def fill_work_defaults(work: Mapping[str, Any]) -> RawMapping:
     """Add all defaults to *work* that don't depend on other fields."""
-    full = {root: raw for root, raw in work.items() if root in SCALAR_KEYS}
+    full = {root: raw for root, raw in work.items() if root in SCALAR_KEYS or (root == ENV_KEY and raw)}
     for root, kind in PLUGIN_KEYS.items():
         plugin = parse_choice(work.get(root), (root,))
         if not isinstance(plugin, Problem):
