@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from distbench import optimizers
 from distbench.adopt.exported_case import ExportedCase, optimizer_description, second_optimizer
@@ -97,6 +97,18 @@ def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
         f"The class of the layers is not in the record: {advice}, unless the model is from transformers, "
         "which names them itself."
     ]
+
+
+def unit_differences(measured: ExportedCase, tool: str) -> Iterator[str]:
+    """Yield settings of FSDP's units that *tool* lacks."""
+    fsdp = measured.fsdp
+    if fsdp and fsdp.layers_per_unit > 1:
+        yield f"{tool} shards each layer as a unit; units of the case have {fsdp.layers_per_unit} layers"
+    if fsdp and (fsdp.forward_prefetch or fsdp.backward_prefetch):
+        yield (
+            f"{tool} prefetches as it decides itself; the case has forward_prefetch {fsdp.forward_prefetch}, "
+            f"backward_prefetch {fsdp.backward_prefetch}"
+        )
 
 
 def environment_note(case: Case) -> str:
