@@ -20,6 +20,7 @@ from distbench.adopt.instructions import (
     header,
     matrix_optimizer_note,
     torchrun,
+    unit_differences,
     unnamed_layers,
 )
 from distbench.adopt.script_templates import render, script_context
@@ -88,6 +89,7 @@ def _differs(measured: ExportedCase) -> Iterator[str]:
         yield "Accelerate shards the embedding and the head of a transformers model as separate units"
     if fsdp and fsdp.version == 2 and fsdp.reshard_root:
         yield "Accelerate keeps the root's parameters unsharded after forward; the case resharded them"
+    yield from unit_differences(measured, "Accelerate")
     if measured.is_mixed and not (fsdp or measured.zero):
         yield (
             f"Accelerate's {compute} is torch.autocast here, which keeps some operations in fp32 and caches "

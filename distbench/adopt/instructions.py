@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 
 from distbench import optimizers
 from distbench.adopt.exported_case import ExportedCase, optimizer_description, second_optimizer
@@ -47,6 +48,7 @@ def header(case: Case, launch: str, notes: Iterable[str], differs: Iterable[str]
 def command(measured: ExportedCase, *words: str) -> str:
     """Command line with the environment variables that the ranks of the case had."""
     variables = [f"OMP_NUM_THREADS={measured.case.threads}"]
+    variables += [f"{name}={shlex.quote(value)}" for name, value in measured.case.env.items()]
     if measured.zero and measured.case.device == "cpu":
         # otherwise DeepSpeed picks the device by the modules that it can import
         variables.append("DS_ACCELERATOR=cpu")
@@ -97,6 +99,18 @@ def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
     ]
 
 
+def unit_differences(measured: ExportedCase, tool: str) -> Iterator[str]:
+    """Yield settings of FSDP's units that *tool* lacks."""
+    fsdp = measured.fsdp
+    if fsdp and fsdp.layers_per_unit > 1:
+        yield f"{tool} shards each layer as a unit; units of the case have {fsdp.layers_per_unit} layers"
+    if fsdp and (fsdp.forward_prefetch or fsdp.backward_prefetch):
+        yield (
+            f"{tool} prefetches as it decides itself; the case has forward_prefetch {fsdp.forward_prefetch}, "
+            f"backward_prefetch {fsdp.backward_prefetch}"
+        )
+
+
 def environment_note(case: Case) -> str:
     """Note that *case* was measured in a different Python environment than the command's own."""
     return f"{case.environment}, as its suite calls it; the report has what was installed there (software)"
@@ -125,6 +139,7 @@ def _settings(case: Case) -> dict[str, str]:
         **({} if case.loader.workers is None else {"loader": _loader_text(case.loader)}),
         "seed": str(case.seed),
         **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
+        **({"environment variables": variables} if (variables := _variables(case)) else {}),
     }
 
 
@@ -134,6 +149,10 @@ def _loader_text(loader: LoaderConfig) -> str:
         return text
     more = f"prefetch_factor={loader.prefetch_factor}, persistent_workers={loader.persistent_workers}"
     return f"{text}, {more}"
+
+
+def _variables(case: Case) -> str:
+    return ", ".join(f"{name}={value}" for name, value in case.env.items())
 
 
 def _ranks(batch: Batch) -> str:

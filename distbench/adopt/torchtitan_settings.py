@@ -11,6 +11,7 @@ from typing import Any
 
 from distbench import optimizers
 from distbench.adopt.exported_case import ExportedCase
+from distbench.adopt.instructions import unit_differences
 from distbench.adopt.pipeline_stages import layers_of_stages
 from distbench.core import lr_schedule
 from distbench.core.case import TORCH_DTYPE_NAMES, OptimizerConfig
@@ -58,6 +59,7 @@ def problems(measured: ExportedCase) -> Iterator[str]:
 
 def differences(measured: ExportedCase) -> Iterator[str]:
     """Yield settings that no version can express."""
+    yield from unit_differences(measured, "torchtitan")
     if measured.case.activation_checkpointing == "selective":
         yield "torchtitan's selective checkpointing keeps every second matrix product; the case kept all"
     if mesh_sizes(measured)["dp_shard"] > 1 or measured.fsdp or measured.context_parallelism:

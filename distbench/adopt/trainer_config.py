@@ -16,7 +16,7 @@ from distbench.adopt.exported_case import (
     optimizer_description,
     second_optimizer,
 )
-from distbench.adopt.instructions import COMMON_NOTES, header, torchrun, unnamed_layers
+from distbench.adopt.instructions import COMMON_NOTES, header, torchrun, unit_differences, unnamed_layers
 from distbench.adopt.script_templates import render, script_context, torch_dtype
 from distbench.core.case import LoaderConfig
 from distbench.strategies.dp import DataParallel
@@ -91,6 +91,7 @@ def _differs(measured: ExportedCase) -> Iterator[str]:
         yield f"Trainer reduces gradients in {reduced}, the case in {precision.reduce}"
     if fsdp and fsdp.reshard_root:
         yield "Trainer keeps the root's parameters unsharded after forward; the case resharded them"
+    yield from unit_differences(measured, "Trainer")
     if ddp and ddp.gradient_as_bucket_view:
         yield "Trainer has no gradient_as_bucket_view: with DDP gradients use twice the memory"
     if ddp and not ddp.bucket_cap_mb.is_integer():

@@ -138,11 +138,12 @@ def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSu
     return group_by((row for row in cases if row.positive_trials(column)), lambda row: row.case.world_size)
 
 
-def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool]:
-    """Complexity of a case: a different Python, offloads, its strategy's own order, recomputation."""
+def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool, int]:
+    """Complexity of a case: another Python, offloads, its strategy's own order, recomputation, variables."""
     strategy, case = strategy_description(row.case, row.representative_trial), row.case
     recomputes = case.activation_checkpointing != "none"
-    return case.environment != CURRENT_ENVIRONMENT, len(strategy.offloads), strategy.simplicity, recomputes
+    other = case.environment != CURRENT_ENVIRONMENT
+    return other, len(strategy.offloads), strategy.simplicity, recomputes, len(case.env)
 
 
 def pareto_fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:

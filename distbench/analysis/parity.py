@@ -163,9 +163,10 @@ def _compare_group(rows: list[CaseSummary]) -> PeerGroup:
     return PeerGroup(ranked[0], tuple(rows), differences)
 
 
-def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int]:
+def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int, int]:
     preferred = _PREFERRED_REFERENCES.get(row.case.label, len(_PREFERRED_REFERENCES))
-    return not _has_settings(row), preferred, row.case.environment != CURRENT_ENVIRONMENT, row.case.world_size
+    is_other = row.case.environment != CURRENT_ENVIRONMENT
+    return not _has_settings(row), preferred, is_other, len(row.case.env), row.case.world_size
 
 
 def _share_all_rows(found: Mapping[str, Any]) -> bool:

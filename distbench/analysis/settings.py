@@ -119,6 +119,7 @@ def _own_settings() -> Mapping[str, SettingMeaning]:
         ),
     )
     known |= {f"process.{key}": each for key, each in _PROCESS_SETTINGS.items()}
+    known["env"] = SettingMeaning("speed", "different environment variable of the ranks")
     known["software"] = SettingMeaning("strategy", "different version, as in another Python environment")
     for strategy in registry.built_in_plugins("strategies").values():
         known |= strategy.settings

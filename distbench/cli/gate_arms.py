@@ -14,6 +14,7 @@ from distbench.api.stored_runs import damage_lines, drop_copies, readable_histor
 from distbench.cli.interruption import resume_hint_on_abort
 from distbench.cli.output import print_warning
 from distbench.cli.stored_runs import load_run
+from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
 from distbench.gate.arms import GateArm, baseline_arm
 from distbench.gate.stored_baseline import judge_stored
@@ -48,7 +49,13 @@ class ArmOptions:
     def arm(self, file: Path, name: str = "") -> GateArm:
         """Arm that runs here, named *name* or after its changes."""
         name = name or ", ".join(self.changes) or "the suite without changes"
-        return GateArm(name, self.load(file), PythonTarget(environment=self.variables))
+        suite = self.load(file)
+        if both := sorted(suite.variables & self.variables.keys()):
+            raise UsageError(
+                f"{', '.join(both)}: env of the suite sets it, and an arm can't set it again; remove it "
+                f"there, or give the arm --set env.{both[0]}=VALUE"
+            )
+        return GateArm(name, suite, PythonTarget(environment=self.variables))
 
 
 @contextmanager

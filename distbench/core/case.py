@@ -73,6 +73,7 @@ CaseField = Literal[
     "threads",
     "environment",
     "loader",
+    "env",
 ]
 """A field of a case, or of one of its parts, in which compared cases may differ if the caller allows it."""
 
@@ -83,6 +84,7 @@ EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "threads",
     "environment",
     "loader",
+    "env",
 )
 """Fields that set how a given number of devices does the work; the computed numbers don't depend on them."""
 
@@ -348,6 +350,8 @@ class Case:
     """Name of the Python environment that its processes run in, as the suite calls it."""
     loader: LoaderConfig = field(default=LoaderConfig(), metadata={"since": 4})
     """How batches reach its ranks in the timed steps."""
+    env: dict[str, str] = field(default_factory=dict, metadata={"since": 4})
+    """Environment variables of its ranks, besides those that distbench sets and the inherited ones."""
 
     @functools.cached_property
     def id(self) -> str:
@@ -391,6 +395,8 @@ class Case:
                 axes.append((name, (value.name, json.dumps(value.options, sort_keys=True))))
             elif dataclasses.is_dataclass(value):
                 axes += [(f"{name}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
+            elif isinstance(value, dict):
+                axes.append((name, tuple(sorted(value.items()))))
             else:
                 axes.append((name, value))
         return tuple(axes)

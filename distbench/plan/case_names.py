@@ -13,9 +13,11 @@ from typing import Any, get_args
 from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, Dtype, Float8Recipe, PrecisionConfig
 from distbench.core.errors import SuiteError
 from distbench.core.grouping import group_by
+from distbench.core.text import shorten
 from distbench.plan.cells import SuiteCell
 from distbench.suite import Suite
 from distbench.suite.gate import matches_case
+from distbench.suite.variables import ENV_KEY
 
 # these are in every name
 _IN_EVERY_NAME = {
@@ -30,6 +32,7 @@ _SIZE = re.compile(r"(?<![a-z])(ws|mb)[\d?!\[\]-]+")
 # position of the precision among the parts of a name
 _PRECISION = 3
 _SHOWN = 8
+_MAX_VALUE_LENGTH = 80
 
 
 def case_name(cell: SuiteCell, batch: Batch, precision: PrecisionConfig) -> str:
@@ -38,9 +41,11 @@ def case_name(cell: SuiteCell, batch: Batch, precision: PrecisionConfig) -> str:
     parts = [label, f"ws{cell.world_size}", f"mb{batch.micro_batch_size}", precision.label]
     varied = [path for path in cell.varied_paths if path not in _IN_EVERY_NAME | _AS_SUFFIX]
     keys = _short_keys(varied)
-    parts += [
-        f"{keys[path]}={_value_text(functools.reduce(operator.getitem, path, cell.work))}" for path in varied
-    ]
+    for path in varied:
+        value = functools.reduce(operator.getitem, path, cell.work)
+        # each variable of a whole section by its own name
+        several = value if path == (ENV_KEY,) and value else {keys[path]: value}
+        parts += [f"{key}={_value_text(each)}" for key, each in several.items()]
     return "/".join(parts)
 
 
@@ -75,7 +80,7 @@ def _value_text(value: object) -> str:
         return str(next(iter(value)))
     text = value if isinstance(value, str) else json.dumps(value)
     # of a path to data or to a script only the last part: slashes separate the parts of a name
-    return text.rstrip("/").rpartition("/")[2].replace(" ", "").replace('"', "")
+    return shorten(text.rstrip("/").rpartition("/")[2].replace(" ", "").replace('"', ""), _MAX_VALUE_LENGTH)
 
 
 def _work(case: Case) -> dict[str, Any]:

@@ -239,6 +239,7 @@ class _Planner:
             initial_weights=work.scalars.initial_weights,
             environment=work.scalars.environment,
             loader=work.loader,
+            env=work.env,
         )
         return cell, case, problem or self._checks.unsupported_reason(cell, case, work)
 

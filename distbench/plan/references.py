@@ -38,6 +38,7 @@ def trusted_case(
         activation_checkpointing="full" if recompute else "none",
         compile="none",
         environment=CURRENT_ENVIRONMENT,
+        env={},
     )
     label: str = registry.create_plugin("strategies", strategy).label
     name = f"reference/{label}/ws{world_size}/mb{batch.micro_batch_size}/{template.precision.label}"

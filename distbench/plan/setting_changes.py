@@ -156,5 +156,6 @@ def _work(case: Case) -> dict[str, Any]:
         "seed": case.seed,
         "initial_weights": case.initial_weights,
         **({"loader": asdict(case.loader)} if case.loader != LoaderConfig() else {}),
+        **({"env": case.env} if case.env else {}),
         **({"environment": case.environment} if case.environment != CURRENT_ENVIRONMENT else {}),
     }

@@ -88,6 +88,7 @@ def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
         "initial_weights": case.initial_weights,
         "loader_workers": case.loader.workers,
         "environment": case.environment,
+        "env": json.dumps(case.env),
     }
 
 

@@ -102,6 +102,7 @@ CASES = SqlTable(
         SqlColumn("initial_weights", "varchar", "drawn or exact."),
         SqlColumn("loader_workers", "bigint", "Worker processes of a rank's loader; null: no loader."),
         SqlColumn("environment", "varchar", "current, or the suite's name of another Python environment."),
+        SqlColumn("env", "json", "Environment variables that the suite gives to the ranks."),
     ),
 )
 _OUTCOME = (

@@ -109,8 +109,10 @@ def missing_build(failed: Mapping[str, BuildFailure], case: Case) -> tuple[Statu
 def _weights_case(case: Case) -> Case:
     """Case in whose environment the initial weights of *case* are built: distbench's own.
 
-    Thus neither the order of cases nor another environment, which may be broken, decides the initial weights.
+    Thus neither the order of cases nor another environment, which may be broken, nor variables of the case
+    decide the initial weights.
     """
+    case = dataclasses.replace(case, env={})
     if case.environment == CURRENT_ENVIRONMENT or not is_installed("torch"):
         return case
     # packages that its strategy imports may be missing here

@@ -108,6 +108,7 @@ def rank_environment(strategy: Strategy, case: Case) -> dict[str, str]:
         # lets torch count GPUs without initialising CUDA, which would break forking
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         **(_inductor_environment() if case.compile != "none" else {}),
+        **case.env,
         **strategy.environment(case),
     }
 

@@ -17,6 +17,7 @@ from distbench.suite.cells import (
 )
 from distbench.suite.plugin_options import expand_options, listed_options, parse_choice
 from distbench.suite.sections import lists_values
+from distbench.suite.variables import ENV_KEY, variable_text
 from distbench.suite.work import (
     PLUGIN_KEYS,
     SCALAR_KEYS,
@@ -114,7 +115,7 @@ class AxisParser:
     def _is_list_of_values(self, path: tuple[str, ...], value: Any) -> bool:
         """True if *value* lists several values of the field at *path*."""
         root = path[0]
-        if len(path) == 1 or not isinstance(value, list):
+        if len(path) == 1 or root == ENV_KEY or not isinstance(value, list):
             return isinstance(value, list)
         if root in SECTION_KEYS:
             return lists_values(SECTION_KEYS[root], path[1], value)
@@ -230,6 +231,8 @@ def _normalize_axis(axis: SuiteAxis) -> SuiteAxis:
 
 def _expand_value(path: tuple[str, ...], value: Any) -> list[Any]:
     """Variants of one value of an axis: a plug-in's options may list several values."""
+    if path[0] == ENV_KEY and len(path) > 1:
+        return [variable_text(value)]
     if len(path) > 1 or path[0] not in PLUGIN_KEYS:
         return [value]
     plugin = parse_choice(value, path)
@@ -246,7 +249,7 @@ def _path_problem(path: tuple[str, ...], work: RawMapping) -> str | None:
         return f"not a field of a case; {did_you_mean(root, WORK_KEYS)}"
     if not rest:
         return None
-    if root in SCALAR_KEYS or (root in SECTION_KEYS and len(rest) > 1):
+    if root in SCALAR_KEYS or (root in (*SECTION_KEYS, ENV_KEY) and len(rest) > 1):
         return f"{'.'.join(path[: 1 if root in SCALAR_KEYS else 2])} has no sub-keys"
     if root in PLUGIN_KEYS and isinstance(work.get(root), dict) and rest[0] not in work[root]:
         return f"not the suite's {root}; {did_you_mean(rest[0], work[root])}"

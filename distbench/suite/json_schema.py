@@ -27,6 +27,7 @@ from distbench.suite.sections import (
     section_defaults,
 )
 from distbench.suite.strategy_labels import LABEL_DOC, LABEL_PATTERN
+from distbench.suite.variables import ENV_KEY, VARIABLE_NAME
 from distbench.suite.work import PLUGIN_KEYS, SCALAR_KEYS, SECTION_KEYS, ScalarSettings
 
 Schema = dict[str, Any]
@@ -35,6 +36,7 @@ _NULL: Schema = {"type": "null"}
 _TEXT: Schema = {"type": "string"}
 _SIZE: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_WORLD_SIZE}
 _SIZES: Schema = {"type": "array", "items": _SIZE, "minItems": 1, "uniqueItems": True}
+_VARIABLE: Schema = {"type": ["string", "number"]}
 _FRACTION: Schema = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {**_TEXT, "title": "3%"}]}
 AXIS_TITLE = "several values, each a case"
 """Title of the schema of a value that may list several."""
@@ -84,9 +86,19 @@ def _work_properties() -> dict[str, Schema]:
         short += _SHORTHAND_WORDS.get(root, [])
         work[root] = _any_of(*short, _section_schema(cls, listed=True))
         items[root] = _any_of(*short, _section_schema(cls))
+    items[ENV_KEY] = _variables_schema(_VARIABLE)
+    work[ENV_KEY] = _variables_schema(_any_of(_VARIABLE, _axis_of(_VARIABLE)))
     work |= {root: field_schema(ScalarSettings, root) for root in SCALAR_KEYS}
     items |= {root: work[root] for root in SCALAR_KEYS}
     return {root: _any_of(schema, _axis_of(items[root])) for root, schema in work.items()}
+
+
+def _variables_schema(value: Schema) -> Schema:
+    return {
+        "type": "object",
+        "patternProperties": {f"^{VARIABLE_NAME}$": value},
+        "additionalProperties": False,
+    }
 
 
 def _other_properties() -> dict[str, Schema]:
@@ -149,8 +161,9 @@ def _dotted_paths(form: Callable[[Schema], Schema]) -> Schema:
         for key in field_names(cls)
     }
     scalars = {root: form(field_schema(ScalarSettings, root)) for root in SCALAR_KEYS}
-    rest = f"^({'|'.join(SECTION_KEYS)}|({'|'.join(PLUGIN_KEYS)})(\\..+)?)$"
-    by_path = {**_closed_object({**fields, **scalars}), "patternProperties": {rest: form({})}}
+    rest = f"^({'|'.join([*SECTION_KEYS, ENV_KEY])}|({'|'.join(PLUGIN_KEYS)})(\\..+)?)$"
+    patterns = {rest: form({}), f"^{ENV_KEY}\\.{VARIABLE_NAME}$": form(_VARIABLE)}
+    by_path = {**_closed_object({**fields, **scalars}), "patternProperties": patterns}
     return {"title": "mapping of dotted paths", **by_path}
 
 

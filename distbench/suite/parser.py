@@ -56,6 +56,9 @@ class TopLevelKeys:
     """fp32, bf16, fp16, fp64, or the dtype of each part of a step."""
     loader: Any = None
     """Loader of the timed steps: workers, pin_memory, prefetch_factor, persistent_workers."""
+    env: Any = field(default_factory=dict)
+    """Environment variables that the ranks run with: NAME: text or a number. For another Python, see
+    environment."""
     activation_checkpointing: Any = "none"
     compile: Any = False
     threads: Any = "auto"

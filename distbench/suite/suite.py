@@ -20,6 +20,7 @@ from distbench.suite.gate import GateRules
 from distbench.suite.overrides import Overrides, apply_overrides
 from distbench.suite.parser import SuiteParser
 from distbench.suite.sections import to_json_dict
+from distbench.suite.variables import ENV_KEY
 from distbench.suite.work import RawMapping, fill_work_defaults
 from distbench.suite.yaml_reader import SourceMap, parse_suite, read_suite_text
 
@@ -66,6 +67,17 @@ class Suite:
         """Settings of the measurement."""
         section: MeasureConfig = self.jobs[MEASURE]
         return section
+
+    @property
+    def variables(self) -> set[str]:
+        """Names of the environment variables that any case has by ``env``."""
+        axes = [*self.axes, *(axis for part in self.include for axis in part.axes)]
+        of_env = [axis for axis in axes if axis.path[0] == ENV_KEY]
+        listed = [value for axis in of_env if len(axis.path) == 1 for value in axis.values]
+        sections = [self.work.get(ENV_KEY, {}), *listed]
+        return {name for each in sections for name in each} | {
+            axis.path[1] for axis in of_env if len(axis.path) > 1
+        }
 
     def with_job(self, word: str, section: Any = None) -> Suite:
         """A copy with *section* for the kind of job *word*; None: its defaults."""

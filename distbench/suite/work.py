@@ -26,6 +26,7 @@ from distbench.suite.plugin_options import (
     parse_choice,
 )
 from distbench.suite.sections import check_section, section_defaults
+from distbench.suite.variables import ENV_KEY, check_variables, variable_texts
 
 RawMapping = dict[str, Any]
 
@@ -67,7 +68,7 @@ _FLOAT8_ADVICE = (
 )
 
 SCALAR_KEYS = tuple(field.name for field in dataclasses.fields(ScalarSettings))
-WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, *SCALAR_KEYS)
+WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, ENV_KEY, *SCALAR_KEYS)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class CheckedWork:
     optimizer: OptimizerConfig
     precision: PrecisionConfig
     loader: LoaderConfig
+    env: dict[str, str]
     scalars: ScalarSettings
 
 
@@ -92,7 +94,7 @@ def expand_shorthand(root: str, raw: Any) -> Any:
         return _expand_precision(raw)
     if root == "optimizer" and isinstance(raw, str):
         return {"name": raw}
-    return raw
+    return variable_texts(raw) if root == ENV_KEY else raw
 
 
 def _expand_precision(word: str) -> RawMapping:
@@ -135,7 +137,8 @@ class WorkChecker:
         if given.get("data") is None:
             given.pop("data", None)
         given.setdefault("loader", {})
-        for root in ("workload", "batch", "optimizer", "precision", "loader", "data", "scalars"):
+        given.setdefault(ENV_KEY, {})
+        for root in ("workload", "batch", "optimizer", "precision", "loader", "data", ENV_KEY, "scalars"):
             if root == "data" and sections["workload"]:
                 workload = sections["workload"]
                 given.setdefault("data", {workload.instance.default_data_for(workload.choice.options): {}})
@@ -153,6 +156,8 @@ class WorkChecker:
     def _check_section(self, root: str, raw: Any) -> tuple[Any, list[Problem]]:
         if root == "scalars":
             return check_section(ScalarSettings, raw, ())
+        if root == ENV_KEY:
+            return check_variables(raw, (root,))
         if root in PLUGIN_KEYS:
             plugin = parse_choice(raw, (root,))
             if isinstance(plugin, Problem):
@@ -183,7 +188,7 @@ _DERIVED = {"loss_scale", "kernel", "momentum", *(field.name for field in datacl
 
 def fill_work_defaults(work: Mapping[str, Any]) -> RawMapping:
     """Add all defaults to *work* that don't depend on other fields."""
-    full = {root: raw for root, raw in work.items() if root in SCALAR_KEYS}
+    full = {root: raw for root, raw in work.items() if root in SCALAR_KEYS or (root == ENV_KEY and raw)}
     for root, kind in PLUGIN_KEYS.items():
         plugin = parse_choice(work.get(root), (root,))
         if not isinstance(plugin, Problem):

@@ -148,10 +148,15 @@ def read_placement(environment: Mapping[str, str]) -> JobPlacement:
     return JobPlacement(rank, size, local_rank, local_size, digest)
 
 
+def is_rank_variable(name: str) -> bool:
+    """True if the variable *name* places a process among others."""
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
 def drop_rank_variables(environment: MutableMapping[str, str]) -> None:
     """Remove from *environment* what places this process among others, so that its children don't read it."""
     for name in list(environment):
-        if name in _NAMES or name.startswith(_PREFIXES):
+        if is_rank_variable(name):
             del environment[name]
 
 

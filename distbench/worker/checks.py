@@ -39,6 +39,17 @@ def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     )
 
 
+def check_variables(case: Case) -> dict[str, Any]:
+    """Variables of *case* as this process has them, as effective settings; empty: it has none.
+
+    Raises:
+        Mismatch: their values are not the requested ones.
+    """
+    found = {name: os.environ.get(name) for name in case.env}
+    _require_equal({f"env.{name}": (value, found[name]) for name, value in case.env.items()})
+    return {"env": found} if found else {}
+
+
 def check_data(reader: MicroBatchReader, context: RankContext) -> None:
     """Raise Mismatch if model replicas share samples, or if the ranks of one replica don't.
 

@@ -43,6 +43,7 @@ from distbench.metrics.utilisation.matmul import set_fp32_precision
 from distbench.strategies.base import RankContext, Strategy
 from distbench.system import clock
 from distbench.system.files import write_atomic
+from distbench.worker import checks
 from distbench.worker.cuda_device import open_cuda_device
 from distbench.worker.determinism import (
     fix_cublas_workspace,
@@ -242,7 +243,11 @@ def _run_job(
     for delivery in [delivered] if isinstance(delivered, RankResult) else delivered:
         environment = {**rank_environment(device), **facts, **delivery.facts}
         code = imported_code_digest()
-        yield {**vars(delivery), "environment": environment, "phases": phases.seconds, "code": code}
+        # whatever imports and the model have done to them so far
+        variables = checks.check_variables(case)
+        effective = delivery.effective and {**delivery.effective, **variables}
+        told = {"effective": effective, "environment": environment, "phases": phases.seconds, "code": code}
+        yield {**vars(delivery), **told}
     # no rank may leave while another still communicates with it
     dist.barrier()
 

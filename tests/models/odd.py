@@ -6,7 +6,7 @@ import copy
 import os
 
 import torch
-from small import Block, Small
+from small import RANK, Block, Small
 from torch import nn
 from torch.nn import functional
 
@@ -299,3 +299,20 @@ WIDTH = 4_000_000
 
 def half_of_squares(module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return module(batch["input_ids"]).square().sum(dim=1).mean() / 2
+
+
+class HasItsVariable(Small):
+    """Fails unless ATen, which read its variable as it was first used, computes as the variable says."""
+
+    def trouble(self, calls: int) -> None:
+        if RANK == 1:
+            asked, found = os.environ["ATEN_CPU_CAPABILITY"], torch.backends.cpu.get_cpu_capability()
+            assert asked.upper() == found, f"asked for {asked}, found {found}"
+
+
+class ChangesItsVariable(Small):
+    """Gives one rank another value of a variable, as a library may that sets its own default."""
+
+    def trouble(self, calls: int) -> None:
+        if RANK == 1:
+            os.environ["ATEN_CPU_CAPABILITY"] = "other"

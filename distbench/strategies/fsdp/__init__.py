@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from distbench.core.bounds import Count
+from distbench.core.bounds import Bound, Count
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 # the more is sharded, and the more groups there are, the harder it is to understand
 _SIMPLICITY = {"grad_op": 32, "full": 33, "hybrid": 34}
 
+_UNIT_OPTIONS = ("layers_per_unit", "forward_prefetch", "backward_prefetch")
+
 _UNEVEN = ExcessCause(
     "optimizer_state",
     "shards contain frozen and trained parameters alike, so some ranks have more trained parameters",
@@ -65,9 +67,9 @@ class FullyShardedDataParallel(MeshStrategy):
             SHARDING, "units", "unit_classes", "merged_units", "mesh", "placements", "sharding_strategy"
         ),
         **strategy_settings(SHARDING, "split_tensors", "gathered_parameters", "reduced_parameters"),
-        **strategy_settings(GRANULARITY, "sequence_parallel", "loss_parallel"),
+        **strategy_settings(GRANULARITY, "sequence_parallel", "loss_parallel", "layers_per_unit"),
         **strategy_settings(RESHARDING, "reshard_after_forward", "reshard_root"),
-        **strategy_settings(OVERLAP, "reduce_each_micro_batch"),
+        **strategy_settings(OVERLAP, "reduce_each_micro_batch", "forward_prefetch", "backward_prefetch"),
         **strategy_settings(PLACEMENT, "cpu_offload"),
         **strategy_settings(_in_backward.UPDATE_TIMING, _in_backward.OPTION),
     }
@@ -103,6 +105,15 @@ class FullyShardedDataParallel(MeshStrategy):
     optimizer_in_backward: bool = field(default=False, metadata={"since": 4})
     """Update each shard as soon as its gradient is reduced, and free the gradient: only those of one layer
     exist at once. Not with clipping, gradient accumulation or a loss scale. FSDP2 only."""
+    layers_per_unit: Count = field(default=1, metadata={"since": 4})
+    """Consecutive layers that are gathered and reduced as one unit: fewer and larger messages, and more
+    unsharded parameters at once. The last unit has the layers that are left. FSDP2 only."""
+    forward_prefetch: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
+    """Units of layers whose all-gathers a unit begins before its own forward pass; 0: torch's default, each
+    begins its own. FSDP2 only (set_modules_to_forward_prefetch)."""
+    backward_prefetch: Annotated[int, Bound(0)] = field(default=0, metadata={"since": 4})
+    """Units of layers whose all-gathers a unit begins before its own backward pass; 0: torch's default, the
+    one that ran before it. FSDP2 only (set_modules_to_backward_prefetch)."""
 
     def __post_init__(self) -> None:
         self.drop_dimensions_of_one_rank()
@@ -211,6 +222,8 @@ class FullyShardedDataParallel(MeshStrategy):
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         own: dict[str, Any] = {_in_backward.OPTION: True} if self.optimizer_in_backward else {}
+        if self.version == 2:
+            own |= {key: getattr(self, key) for key in _UNIT_OPTIONS}
         if self.requested_mesh:
             own |= self.mesh_settings(case.world_size)
         return own | (self.tensor_parallelism.required_settings if self.has_tensor_parallelism else {})
@@ -247,10 +260,15 @@ class FullyShardedDataParallel(MeshStrategy):
         )
 
     def _unit_count(self, case: Case) -> int | None:
-        """Number of units gathered one by one: the layers and the rest; None: unknown without the model."""
+        """Number of units gathered one by one, with the rest as one; None: unknown without the model."""
+        layers = self.layer_count(case)
+        return None if layers is None else -(-layers // self.layers_per_unit) + 1
+
+    def layer_count(self, case: Case) -> int | None:
+        """Layers of the model of *case*; None: unknown without the model."""
         # a plan of fully sharded cases is not worth a process that constructs the model
         model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
-        return len(model.layer_parameters) + 1 if model else None
+        return len(model.layer_parameters) if model else None
 
     def build(self, context: RankContext) -> Engine:
         if self.version == 1:

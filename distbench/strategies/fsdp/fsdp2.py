@@ -12,7 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies import fsdp
-from distbench.strategies.base import RankContext
+from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.fsdp.limits import unit_problem
 from distbench.strategies.torch_engine import layer_sharding, readback, tensor_parallel
 from distbench.strategies.torch_engine.engine import WrappedEngine
 from distbench.strategies.torch_engine.in_backward import InBackwardEngine
@@ -51,7 +52,10 @@ class Fsdp2Engine(WrappedEngine):
         return {
             **super().effective_settings(),
             **layer_sharding.describe_units(self.module, self._layers),
-            "unit_classes": sorted({type(unit).__qualname__ for unit in units}),
+            **layer_sharding.unit_settings(self.module),
+            "unit_classes": sorted(
+                {type(each).__qualname__ for each in layer_sharding.sharded_modules(self.module)}
+            ),
             "reduce_each_micro_batch": self._strategy.reduce_each_micro_batch,
             "mesh": readback.tensor_mesh_sizes(first),
             "placements": [str(placement) for placement in first.placements],
@@ -111,9 +115,19 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -
     again = strategy.sharding != "grad_op"
     names = strategy.mesh_sizes(context.world_size)
     of_data = mesh[tuple(name for name in names if name in DATA_DIMENSIONS)]
-    layer_sharding.shard_module(
-        module, layers, of_data, precision, reshard=again, reshard_root=strategy.reshard_root, offload=offload
+    units = layer_sharding.shard_module(
+        module,
+        layers,
+        of_data,
+        precision,
+        reshard=again,
+        reshard_root=strategy.reshard_root,
+        offload=offload,
+        layers_per_unit=strategy.layers_per_unit,
     )
+    if reason := unit_problem(strategy, len(layer_sharding.sharded_modules(module)) - 1):
+        raise UnsupportedCase(reason)
+    layer_sharding.set_prefetches(units, strategy.forward_prefetch, strategy.backward_prefetch)
     weights.materialise(module, torch.device("cpu") if strategy.cpu_offload else context.device)
     weights.retie(module, tied)
     weights.load_into(module, context.weights_file)

@@ -22,6 +22,7 @@ def fsdp_problem(strategy: FullyShardedDataParallel, case: Case, machine: Machin
     """Reason why *strategy* can't train *case* on *machine*; None if it can."""
     return (
         _option_problem(strategy)
+        or unit_problem(strategy, strategy.layer_count(case))
         or _mesh_problem(strategy, case)
         or (_group_problem(strategy, case.world_size, machine) if strategy.sharding == "hybrid" else None)
         or (_fsdp1_problem(strategy, case) if strategy.version == 1 else fused_sgd_problem(case))
@@ -39,8 +40,27 @@ def _option_problem(strategy: FullyShardedDataParallel) -> str | None:
         ),
         "shards": (is_hybrid, "sharding: hybrid"),
         "reshard_root": (strategy.version == 2, "version: 2"),
+        "layers_per_unit": (strategy.version == 2, "version: 2"),
+        "forward_prefetch": (strategy.version == 2, "version: 2"),
+        "backward_prefetch": (strategy.version == 2, "version: 2"),
     }
+    if strategy.version == 2 and strategy.sharding == "grad_op":
+        needs["backward_prefetch"] = (False, "sharding: full or hybrid")
     return unused_option_problem(strategy, type(strategy)(), needs)
+
+
+def unit_problem(strategy: FullyShardedDataParallel, layers: int | None) -> str | None:
+    """Reason why *layers* can't form the units of *strategy*; None if they can, or are not known yet."""
+    size = strategy.layers_per_unit
+    if layers is None:
+        return None
+    if size > max(layers, 1):
+        return f"layers_per_unit = {size}, but the model has {layers} layers to shard; at most that"
+    units = -(-layers // size)
+    for option in ("forward_prefetch", "backward_prefetch"):
+        if (ahead := getattr(strategy, option)) and ahead >= units:
+            return f"{option} = {ahead}, but there are {units} units of layers; at most {max(units - 1, 0)}"
+    return None
 
 
 def _fsdp1_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
@@ -115,4 +135,6 @@ def _in_backward_problem(strategy: FullyShardedDataParallel, case: Case) -> str 
         )
     if strategy.cpu_offload:
         return f"{option} is not supported with cpu_offload; set one of them to false"
+    if strategy.layers_per_unit > 1:
+        return f"{option} keeps the gradients of one layer; set layers_per_unit: 1, or {option}: false"
     return _in_backward.optimizer_in_backward_problem(case, on_dtensors=True)

@@ -36,7 +36,8 @@ def time_layers(context: RankContext, strategy: PipelineParallel, model: Pipelin
 
     def decides() -> list[Any]:
         model_of = [case.workload.name, case.workload.options, samples, asdict(case.precision)]
-        return [*model_of, case.activation_checkpointing, case.device, case.threads, case.environment]
+        place = [case.device, case.threads, case.environment, case.env]
+        return [*model_of, case.activation_checkpointing, *place]
 
     def find() -> list[float]:
         return [round(ms, 4) for ms in _measure_layers(context, model, samples)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +25,8 @@ def shard_module(
     reshard: bool,
     reshard_root: bool = False,
     offload: OffloadPolicy | None = None,
-) -> None:
+    layers_per_unit: int = 1,
+) -> list[FSDPModule]:
     """Shard *module* over *mesh*, of one dimension, or replicas and shards: each layer, and the rest.
 
     Layers that share parameters are sharded with the rest.
@@ -32,6 +34,10 @@ def shard_module(
     Args:
         reshard: Reshard the layers after their forward pass.
         reshard_root: Likewise the rest, which the backward pass needs first.
+        layers_per_unit: Consecutive layers in one unit; the last unit has those that are left.
+
+    Returns:
+        The first layer of each unit, in their order.
     """
     policy = MixedPrecisionPolicy(
         param_dtype=DTYPES[precision.compute] if precision.compute != precision.master else None,
@@ -42,14 +48,48 @@ def shard_module(
         "mp_policy": policy,
         "offload_policy": offload or OffloadPolicy(),
     }
-    for layer in separate_layers(module, layers):
-        fully_shard(layer, reshard_after_forward=reshard, **arguments)
+    separate, size = separate_layers(module, layers), layers_per_unit
+    units = [separate[start : start + size] for start in range(0, len(separate), size)]
+    for unit in units:
+        fully_shard(unit if len(unit) > 1 else unit[0], reshard_after_forward=reshard, **arguments)
     fully_shard(module, reshard_after_forward=reshard_root, **arguments)
+    return [first for first, *_ in units if isinstance(first, FSDPModule)]
+
+
+def set_prefetches(units: list[FSDPModule], forward: int, backward: int) -> None:
+    """Let each of *units* begin the all-gathers of *forward* or *backward* others; 0: torch's default."""
+    for number, unit in enumerate(units):
+        if forward:
+            unit.set_modules_to_forward_prefetch(units[number + 1 : number + 1 + forward])
+        if backward:
+            unit.set_modules_to_backward_prefetch(units[max(0, number - backward) : number][::-1])
+
+
+def sharded_modules(module: nn.Module) -> list[nn.Module]:
+    """Modules inside *module* that are a unit or a layer of one."""
+    return [each for each in module.modules() if isinstance(each, FSDPModule)]
 
 
 def fsdp_units(module: nn.Module) -> list[nn.Module]:
-    """Modules inside *module* that are sharded as one unit each."""
-    return [each for each in module.modules() if isinstance(each, FSDPModule)]
+    """Units inside *module*, each by its first module."""
+    firsts: dict[int, nn.Module] = {}
+    for each in sharded_modules(module):
+        firsts.setdefault(id(_fsdp_state(each)), each)
+    return list(firsts.values())
+
+
+def unit_settings(module: nn.Module) -> dict[str, int]:
+    """Most layers of a unit of the live *module*, and most units whose all-gathers one begins."""
+    modules = sharded_modules(module)
+    sizes, states = (
+        Counter(id(_fsdp_state(each)) for each in modules),
+        [_fsdp_state(each) for each in modules],
+    )
+    return {
+        "layers_per_unit": max(sizes.values()),
+        "forward_prefetch": max(len(state._states_to_forward_prefetch) for state in states),
+        "backward_prefetch": max(len(state._states_to_backward_prefetch) for state in states),
+    }
 
 
 def parameter_groups(module: nn.Module) -> list[Any]:
@@ -77,14 +117,13 @@ def compute_dtype(module: nn.Module) -> str:
 
 def describe_units(module: nn.Module, layers: list[nn.Module]) -> dict[str, Any]:
     """Number of units of the live *module*, and those of its *layers* that are none."""
-    live = fsdp_units(module)
-    names = merged_layers(module, layers, live)
-    return {"units": len(live), **({"merged_units": names} if names else {})}
+    names = merged_layers(module, layers, sharded_modules(module))
+    return {"units": len(fsdp_units(module)), **({"merged_units": names} if names else {})}
 
 
 def remarks(module: nn.Module, layers: list[nn.Module]) -> list[str]:
     """Unexpected behavior of the units of the live *module*, whose layers are *layers*."""
-    live = fsdp_units(module)
+    live = sharded_modules(module)
     return merged_layers_remark(module, layers, live) if live else []
 
 

@@ -746,6 +746,9 @@ UNUSED = {
     "{fsdp: {shards: 2}}": "shards = 2 has no effect without sharding: hybrid; remove it",
     "{fsdp: {sharding: hybrid, replicas: 4, shards: 2}}": "replicas = 4 has no effect without shards: null",
     "{fsdp: {version: 1, reshard_root: true}}": "reshard_root = true has no effect without version: 2",
+    "{fsdp: {version: 1, layers_per_unit: 2}}": "layers_per_unit = 2 has no effect without version: 2",
+    "{fsdp: {version: 1, forward_prefetch: 1}}": "forward_prefetch = 1 has no effect without version: 2",
+    "{fsdp: {sharding: grad_op, backward_prefetch: 1}}": "backward_prefetch = 1 has no effect without",
     "{zero: {stage: 0, reduce_bucket_size: 5}}": "reduce_bucket_size = 5 has no effect without stage",
     "{zero: {stage: 3, allgather_bucket_size: 5}}": "allgather_bucket_size = 5 has no effect without",
     "{zero: {stage: 1, max_live_parameters: 5}}": "max_live_parameters = 5 has no effect without stage: 3",
@@ -769,9 +772,18 @@ def test_an_option_without_effect_is_no_case_of_its_own(suite, strategy, why):
     assert why in item.problem
 
 
+def test_units_have_at_most_the_layers_of_the_model(suite):
+    text = MINIMAL.replace("[ddp]", "[fsdp: {layers_per_unit: [1, 3, 100], forward_prefetch: [0, 99]}]")
+    told = [item.problem for item in make_plan(suite(text, world_sizes=[2]), CPU).cases]
+    assert told[0] is None
+    assert "forward_prefetch = 99, but there are" in told[1]
+    assert "layers_per_unit = 100, but the model has" in told[-1]
+
+
 @pytest.mark.parametrize(
     "strategy",
     [
+        "{fsdp: {layers_per_unit: 2}}",
         "{fsdp: {sharding: hybrid, shards: 1}}",
         "{fsdp: {reshard_root: true}}",
         "{zero: {stage: 1, reduce_bucket_size: 5, allgather_bucket_size: 5}}",
