@@ -136,7 +136,7 @@ strategies:
   - zero: {stage: 0, gradient_predivide_factor: 4, label: predivided}
   - zero: {stage: 2, round_robin_gradients: true, label: dealt}
   - zero: {stage: 2, round_robin_gradients: true, offload_optimizer: cpu, label: dealt-offload}
-  - zero: {stage: 2, contiguous_gradients: false, label: apart}
+  - zero: {stage: 2, contiguous_gradients: false, label: scattered}
   - zero: {stage: 3, contiguous_gradients: false, sub_group_size: 500, label: in-parts}
 """
 
@@ -148,7 +148,7 @@ def test_what_people_tune_of_zero_is_the_same_training(precision, run_suite):
     done = run_suite(f"{SMALL}{TUNED}precision: {precision}\n{check}")
     assert done.code == 0, done.errors
     words = {name.split("/")[0]: each["verdict"] for name, each in told(done).items()}
-    assert set(words) == {"prescaled", "predivided", "dealt", "dealt-offload", "apart", "in-parts"}
+    assert set(words) == {"prescaled", "predivided", "dealt", "dealt-offload", "scattered", "in-parts"}
     assert set(words.values()) <= {EQUIVALENT, ROUNDING}
 
 
