@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.cli.suite_template import is_user_model, model_problem
-from distbench.core.case import PluginChoice
+from distbench.core.case import LoaderConfig, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.suite.cells import LABEL_OPTION
 from distbench.suite.plugin_options import PluginChecker
@@ -19,6 +19,7 @@ from distbench.suite.plugin_options import PluginChecker
 _TEMPLATE = Path(__file__).with_name("drafted_suite.yaml.jinja")
 OWN_LABEL = "yours"
 """Label of the training that exists."""
+_LEAST_WARMUP = 3
 _ALTERNATIVES = (
     PluginChoice("ddp"),
     PluginChoice("fsdp"),
@@ -67,8 +68,15 @@ class SuiteDraft:
             if self.own
             else "",
             others=[json.dumps(_entry(each)) for each in others],
+            warmup=self._warmup,
         )
         return text
+
+    @property
+    def _warmup(self) -> int:
+        """Steps that settle, and use up what workers of a loader have made ahead."""
+        loader = LoaderConfig(**self.sections.get("loader", {}))
+        return max(_LEAST_WARMUP, 1 + (loader.workers or 0) * loader.prefetch_factor)
 
 
 def _is_same(one: PluginChoice, other: PluginChoice) -> bool:

@@ -14,7 +14,7 @@ from support.runs import call
 SUITE = """
 workload: {user: {model: "small:Small", length: 32}}
 batch: {global_batch_size: 8, micro_batch_size: 2}
-measure: {warmup: 1, steps: 9, trials: 1, profile_steps: 1}
+measure: {warmup: 5, steps: 9, trials: 1, profile_steps: 1}
 metrics: [steptime, throughput, profile]
 world_sizes: [2]
 """

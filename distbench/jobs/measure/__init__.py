@@ -128,12 +128,32 @@ def _partial_cycle_mistakes(section: MeasureConfig, cases: Sequence[Case]) -> li
 
 
 def _settling_cases(section: MeasureConfig, cases: Sequence[Case]) -> list[tuple[Case, int]]:
-    """Cases whose communication settles only after the timed window begins, and the step at which it does."""
-    late = [(case, step) for case in cases if (step := _strategy(case).steady_from_step) > section.warmup]
-    return late if section.trials else []
+    """Cases that settle only after the timed window begins, and the step at which they do; the last first."""
+    late = [(case, step) for case in cases if (step := _steady_from_step(case)) > section.warmup]
+    return sorted(late, key=lambda each: -each[1]) if section.trials else []
+
+
+def _steady_from_step(case: Case) -> int:
+    return max(_strategy(case).steady_from_step, _queued_steps(case))
+
+
+def _queued_steps(case: Case) -> int:
+    """Steps until a loader that is waited for has used up what its workers had ready after the first step."""
+    loader = case.loader
+    if not loader.workers:
+        return 0
+    return 1 + math.ceil(loader.workers * loader.prefetch_factor / case.batch.gradient_accumulation_steps)
 
 
 def _settling_mistake(section: MeasureConfig, case: Case, since: int) -> Problem:
+    if since == _queued_steps(case):
+        ahead = (case.loader.workers or 0) * case.loader.prefetch_factor
+        message = (
+            f"the workers of {case.name} make {ahead} micro-batches ahead (loader.workers x "
+            "prefetch_factor), so the first timed steps would not wait for any; use a warm-up of "
+            f"{since} or more steps, or fewer of the two"
+        )
+        return Problem(("measure", "warmup"), message, section.warmup)
     message = (
         f"{case.label} changes its communication at step {since}, inside the timed window; use a "
         f"warm-up of {since} or more steps, or let it start at step {section.warmup} or earlier"
