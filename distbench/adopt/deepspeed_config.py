@@ -114,6 +114,9 @@ def notes(measured: ExportedCase) -> Iterator[str]:
         f"DeepSpeed keeps {precision.master} master weights and {precision.optimizer_state} optimizer state "
         "by itself, as in the measured case."
     )
+    if case.env and measured.nodes > 1:
+        lines = ", ".join(f"{name}={value}" for name, value in case.env.items())
+        yield f"DeepSpeed's launcher passes no variables to other nodes: write {lines} into .deepspeed_env."
     if zero.stage == 3:
         yield (
             "Build a model that is too large for one device under "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distbench.core import registry
 from distbench.core.case import TUNABLE_FIELDS, Case, CaseField, PrecisionConfig
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
@@ -17,6 +18,14 @@ def short_names(cases: Sequence[Case]) -> dict[str, str]:
         case.id: "/".join([one_line(case.label), *(part for part in name_parts(case) if part not in common)])
         for case in cases
     }
+
+
+def is_plain(case: Case, strategy: str) -> bool:
+    """True if *case* has *strategy* without options that its own label names, whatever the suite's label."""
+    if case.strategy.name != strategy or case.label == strategy:
+        return case.strategy.name == strategy
+    known = registry.decode_built_in("strategies", case.strategy)
+    return known is not None and known.label == strategy
 
 
 def shared_parts(cases: Sequence[Case]) -> list[str]:

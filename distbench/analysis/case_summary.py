@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from distbench.analysis.case_names import is_plain
 from distbench.analysis.cost import column_descriptions, cost_estimates, device_cost
 from distbench.analysis.estimate import Estimate
 from distbench.analysis.job_results import Gravity, Verdict
@@ -63,6 +64,9 @@ SPEED_COLUMNS = (
 _RELATIVE_GROUPS: tuple[tuple[CaseField, ...], ...] = (
     ("strategy", "environment", "batch.micro_batch_size"),
     ("strategy", "environment", "batch.gradient_accumulation_steps"),
+    # at last to one with another loader or other variables
+    ("strategy", "environment", "batch.micro_batch_size", "loader", "env"),
+    ("strategy", "environment", "batch.gradient_accumulation_steps", "loader", "env"),
 )
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
 _WIRE_COLUMNS = {
@@ -188,7 +192,7 @@ def summarize_cases(
     ours = [row for row in rows if row.case.environment == CURRENT_ENVIRONMENT]
     last = [*reversed(others), *reversed(ours)]
     references = {
-        work: row for row in last if row.case.label == REFERENCE_LABEL for work in _relative_keys(row.case)
+        work: row for row in last if is_plain(row.case, SPEED_BASELINE) for work in _relative_keys(row.case)
     }
     known = (
         (row, [references[work] for work in _relative_keys(row.case) if work in references]) for row in rows

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
 
+from distbench.analysis.case_names import is_plain
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.settings import (
     SettingKind,
@@ -23,7 +24,7 @@ from distbench.core.text import join_limited
 from distbench.strategies.base import REFERENCE_STRATEGY, SPEED_BASELINE
 
 _FIRST_BATCH_SETTING = "data.first_batch"
-_PREFERRED_REFERENCES = {REFERENCE_STRATEGY: 0, SPEED_BASELINE: 1}
+_PREFERRED_REFERENCES = (REFERENCE_STRATEGY, SPEED_BASELINE)
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,10 @@ def _compare_group(rows: list[CaseSummary]) -> PeerGroup:
 
 
 def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int, int]:
-    preferred = _PREFERRED_REFERENCES.get(row.case.label, len(_PREFERRED_REFERENCES))
+    preferred = next(
+        (order for order, name in enumerate(_PREFERRED_REFERENCES) if is_plain(row.case, name)),
+        len(_PREFERRED_REFERENCES),
+    )
     is_other = row.case.environment != CURRENT_ENVIRONMENT
     return not _has_settings(row), preferred, is_other, len(row.case.env), row.case.world_size
 

@@ -76,7 +76,7 @@ class SuiteDraft:
     def _warmup(self) -> int:
         """Steps that settle, and use up what workers of a loader have made ahead."""
         loader = LoaderConfig(**self.sections.get("loader", {}))
-        return max(_LEAST_WARMUP, 1 + (loader.workers or 0) * loader.prefetch_factor)
+        return max(_LEAST_WARMUP, loader.settling_steps(1))
 
 
 def _is_same(one: PluginChoice, other: PluginChoice) -> bool:

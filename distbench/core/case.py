@@ -13,6 +13,7 @@ import fnmatch
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Collection, Hashable
 from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, Literal
@@ -258,6 +259,14 @@ class LoaderConfig:
     """Micro-batches that each worker makes ahead of time."""
     persistent_workers: bool = False
     """Keep workers at the end of an epoch; false: they start again for the next one."""
+
+    def settling_steps(self, gradient_accumulation_steps: int) -> int:
+        """Steps until a loader that is waited for has used up what its workers had ready after step 1.
+
+        0 without workers.
+        """
+        ahead = (self.workers or 0) * self.prefetch_factor
+        return 1 + math.ceil(ahead / gradient_accumulation_steps) if ahead else 0
 
 
 @dataclass(frozen=True)

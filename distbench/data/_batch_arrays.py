@@ -15,9 +15,10 @@ from distbench.data._dataset import OPTION, DatasetError
 from distbench.data.base import IGNORE_INDEX, DataShape
 
 Arrays = dict[str, np.ndarray]
+_MIN_LABELS = 8
 
 
-@dataclass(frozen=True)
+@dataclass
 class BatchArrays:
     """Makes the arrays that a workload takes from rows, and checks them."""
 
@@ -29,6 +30,8 @@ class BatchArrays:
     weigh_labels: bool = False
     pad_token_id: int | None = None
     """Token that fills rows up to the length of the workload; None: they are equally long."""
+    _labels_per_row: int | None = None
+    """Number of labels of the first row so far."""
 
     def of_rows(self, rows: list[Any]) -> Arrays:
         """Arrays of *rows*, whose first axis is that of the rows.
@@ -55,7 +58,12 @@ class BatchArrays:
         named = [self._by_name(row) for row in rows]
         if self.pad_token_id is not None:
             named = [self._padded(row, self.pad_token_id) for row in named]
-        shapes = {name: {row[name].shape if name in row else None for row in named} for name in named[0]}
+        if others := next((row.keys() for row in named if row.keys() != named[0].keys()), None):
+            raise self._error(
+                f"a row has {join_words(sorted(named[0]))}, and another has {join_words(sorted(others))}; "
+                "give all rows the same arrays"
+            )
+        shapes = {name: {row[name].shape for row in named} for name in named[0]}
         if uneven := next((name for name, found in shapes.items() if len(found) > 1), None):
             raise self._error(
                 f"{uneven} differs in shape from row to row; set padding: max_length for tokens of a causal "
@@ -100,7 +108,10 @@ class BatchArrays:
         return {name: self._array(value, name) for name, value in zip(names, batch, strict=False)}
 
     def _array(self, value: Any, name: str) -> np.ndarray:
-        array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            value = value.float() if value.dtype == torch.bfloat16 else value
+        array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise self._error(
                 f"{name} is no array of numbers ({type(value).__name__}); leave it out of the rows"
@@ -135,6 +146,9 @@ class BatchArrays:
 
     def _checked(self, arrays: Arrays) -> Arrays:
         """*arrays* in the dtypes that the workload takes; ids and labels must be in range."""
+        for name in (*(self.shape.inputs if self.shape.takes_ids else ()), "labels"):
+            if arrays[name].dtype.kind == "f" and (arrays[name] != np.trunc(arrays[name])).any():
+                raise self._error(f"{name} has fractions, but the workload takes ids (whole numbers)")
         dtype = np.int64 if self.shape.takes_ids else np.float32
         inputs = {name: arrays[name].astype(dtype) for name in self.shape.inputs}
         labels = arrays["labels"].astype(np.int64)
@@ -149,8 +163,7 @@ class BatchArrays:
         ids = {**(inputs if self.shape.takes_ids else {}), "labels": labels[counted]}
         for name, values in ids.items():
             self._check_range(name, values)
-        if self.shape.takes_ids:
-            self._check_counts(counted.sum(axis=1))
+        self._check_counts(counted.reshape(len(counted), -1).sum(axis=1))
         return {**inputs, "labels": labels}
 
     def _check_range(self, name: str, ids: np.ndarray) -> None:
@@ -166,9 +179,12 @@ class BatchArrays:
             return
         if counts.min() == 0:
             raise self._error(f"a row has no label other than {IGNORE_INDEX}; leave such rows out")
-        if not self.weigh_labels and counts.min() != counts.max():
+        # of all rows so far: a call may have one
+        known = self._labels_per_row = self._labels_per_row or int(counts[0])
+        low, high = min(known, int(counts.min())), max(known, int(counts.max()))
+        if not self.weigh_labels and low != high:
             raise self._error(
-                f"rows have {counts.min()} to {counts.max()} labels other than {IGNORE_INDEX}, so the mean "
+                f"rows have {low} to {high} labels other than {IGNORE_INDEX}, so the mean "
                 "of the means of ranks is not the mean of the global batch; set weigh_labels: true"
             )
 
@@ -182,6 +198,11 @@ def _masks_nothing(name: str, array: np.ndarray) -> bool:
 
 
 def _are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
-    """True if each label that counts is the input at its position, and inputs differ."""
+    """True if each label that counts is the input at its position, and inputs differ.
+
+    Of a few labels that may be chance.
+    """
     counted = labels != IGNORE_INDEX
-    return bool(counted.any() and (labels == ids)[counted].all() and (ids != ids.flat[0]).any())
+    return bool(
+        counted.sum() >= _MIN_LABELS and (labels == ids)[counted].all() and (ids != ids.flat[0]).any()
+    )

@@ -7,13 +7,14 @@ import itertools
 import pickle
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
+from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
 from distbench.data._rows import step_generator
 
@@ -32,17 +33,27 @@ def load_dataset(name: str) -> Any:
         ValueError: it can't be imported, raises, or returns something else.
     """
     make = import_callable(OPTION, name)
+    states = _GeneratorStates()
     try:
+        # a random split is the same in each process
+        _seed_generators(0)
         dataset = make()
     except Exception as error:
         # user code: whatever it raises is reported with the option that named it
         raise DatasetError(f"{OPTION} = {name!r} raised {type(error).__name__}: {error}") from error
+    finally:
+        states.restore()
+    if isinstance(dataset, Mapping):
+        raise DatasetError(
+            f"{OPTION} = {name!r} returned a mapping of {join_words([*map(str, dataset)]) or 'nothing'}; "
+            "return one of these datasets"
+        )
     if not (is_map_style(dataset) or hasattr(dataset, "__iter__")):
         raise DatasetError(
             f"{OPTION} = {name!r} returned {type(dataset).__name__}; it must return a dataset: an object "
             "with __len__ and __getitem__, or one with __iter__"
         )
-    if isinstance(dataset, Iterator):
+    if not is_map_style(dataset) and (isinstance(dataset, Iterator) or iter(dataset) is iter(dataset)):
         raise DatasetError(
             f"{OPTION} = {name!r} returned {type(dataset).__name__}, which can be read only once; return an "
             "object whose __iter__ begins again"
@@ -70,7 +81,9 @@ def epoch_steps(dataset: Any, batch_size: int, *, drop_last: bool) -> int:
 
 def is_map_style(dataset: Any) -> bool:
     """True if a row of *dataset* is read by its index; otherwise it is a stream."""
-    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    # torch's IterableDataset has a __getitem__ that raises
+    is_stream = isinstance(dataset, IterableDataset)
+    return not is_stream and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 class RowReader(ABC):
@@ -79,41 +92,70 @@ class RowReader(ABC):
     def __init__(self, name: str, dataset: Any, seed: int, batch_size: int) -> None:
         self._name, self._dataset = name, dataset
         self._seed, self._batch_size = seed, batch_size
-        # rows that draw random numbers are made repeatable; others are not slowed down
-        self._is_random = False
-        self._is_random = not self._is_repeatable()
-        if self._is_random and not self._is_repeatable():
+        self._draws = False
+        first, second = (pickle.dumps(_plain(self.read(0, range(1)))) for _ in range(2))
+        if first != second:
             raise DatasetError(
-                f"{OPTION} = {name!r}: the first row is another one whenever it is read, even after random, "
+                f"{OPTION} = {name!r}: the first row is another one whenever it is read, although random, "
                 "numpy and torch are seeded, so cases can't be given the same rows; derive its random "
                 "numbers from the index"
             )
 
-    @abstractmethod
     def read(self, step: int, rows: range) -> list[Any]:
+        """Items of *rows* of the global batch of *step*.
+
+        The same in each process: what draws from the global generators of random, numpy or torch draws from
+        the seed, the epoch and the index, and the generators are left as they were.
+        """
+        before = _GeneratorStates()
+        try:
+            items = self._read(step, rows)
+            if self._draws or before == _GeneratorStates():
+                return items
+            # rows that draw are read again, seeded; those that don't are not slowed down
+            self._draws = True
+            return self._read(step, rows)
+        finally:
+            if self._draws:
+                before.restore()
+
+    @abstractmethod
+    def _read(self, step: int, rows: range) -> list[Any]:
         """Items of *rows* of the global batch of *step*."""
 
-    @contextmanager
-    def _seeded(self, *key: int) -> Iterator[None]:
-        """Seed the global generators of a row that draws from them, and restore them afterwards."""
-        if not self._is_random:
-            yield
-            return
-        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-        seed = int(step_generator(self._seed, *key).integers(2**32))
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-            torch.set_rng_state(states[2])
+    def _seed_row(self, *key: int) -> None:
+        """Seed the global generators for the row with the *key*, if any row draws from them."""
+        if self._draws:
+            _seed_generators(int(step_generator(self._seed, *key).integers(2**32)))
 
-    def _is_repeatable(self) -> bool:
-        first, second = (pickle.dumps(_plain(self.read(0, range(1)))) for _ in range(2))
-        return first == second
+
+class _GeneratorStates:
+    """States of the global generators of random, numpy and torch on the CPU."""
+
+    def __init__(self) -> None:
+        numpy_state: Any = np.random.get_state()
+        self._states = random.getstate(), numpy_state, torch.get_rng_state()
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])
+        torch.set_rng_state(self._states[2])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _GeneratorStates):
+            return NotImplemented
+        (own, own_numpy, own_torch), (its, its_numpy, its_torch) = self._states, other._states
+        is_equal = own == its and torch.equal(own_torch, its_torch)
+        return is_equal and own_numpy[2:] == its_numpy[2:] and np.array_equal(own_numpy[1], its_numpy[1])
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 class MapRows(RowReader):
@@ -135,19 +177,21 @@ class MapRows(RowReader):
             )
         super().__init__(name, dataset, seed, batch_size)
 
-    def read(self, step: int, rows: range) -> list[Any]:
+    def _read(self, step: int, rows: range) -> list[Any]:
         epoch, within = divmod(step, self._steps)
         places = range(within * self._batch_size + rows.start, within * self._batch_size + rows.stop)
         # DistributedSampler pads the last batch with the first rows of the same epoch
         indices = [int(self._order(epoch)[place % self._size]) for place in places]
         many = getattr(self._dataset, "__getitems__", None)
-        if many is not None and not self._is_random:
+        if many is None:
+            return [self._item(epoch, index) for index in indices]
+        if not self._draws:
             return list(many(indices))
-        return [self._item(epoch, index) for index in indices]
+        return [self._item(epoch, index, many) for index in indices]
 
-    def _item(self, epoch: int, index: int) -> Any:
-        with self._seeded(epoch, index):
-            return self._dataset[index]
+    def _item(self, epoch: int, index: int, many: Callable[[list[int]], Sequence[Any]] | None = None) -> Any:
+        self._seed_row(epoch, index)
+        return many([index])[0] if many else self._dataset[index]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _order(self, epoch: int) -> Sequence[int] | np.ndarray:
@@ -164,9 +208,11 @@ class StreamRows(RowReader):
     def __init__(self, name: str, dataset: Any, seed: int, batch_size: int) -> None:
         self._iterator: Iterator[Any] = iter(())
         self._next_row, self._epoch = 0, -1
+        self._epoch_row = 0
+        """First row of the epoch."""
         super().__init__(name, dataset, seed, batch_size)
 
-    def read(self, step: int, rows: range) -> list[Any]:
+    def _read(self, step: int, rows: range) -> list[Any]:
         first = step * self._batch_size + rows.start
         if first < self._next_row:
             self._iterator, self._next_row, self._epoch = iter(()), 0, -1
@@ -176,9 +222,9 @@ class StreamRows(RowReader):
 
     def _stream(self) -> Iterator[Any]:
         while True:
+            self._seed_row(self._next_row)
             try:
-                with self._seeded(self._next_row):
-                    item = next(self._iterator)
+                item = next(self._iterator)
             except StopIteration:
                 self._begin_epoch()
                 continue
@@ -186,9 +232,10 @@ class StreamRows(RowReader):
             yield item
 
     def _begin_epoch(self) -> None:
-        if self._next_row == 0 and self._epoch >= 0:
-            raise DatasetError(f"{OPTION} = {self._name!r} gives no rows")
+        if self._epoch >= 0 and self._next_row == self._epoch_row:
+            raise DatasetError(f"{OPTION} = {self._name!r} gives no rows in epoch {self._epoch}")
         self._epoch += 1
+        self._epoch_row = self._next_row
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
         self._iterator = iter(self._dataset)
@@ -197,7 +244,8 @@ class StreamRows(RowReader):
 def _plain(value: Any) -> Any:
     """*value* in a form that is pickled alike if it is equal."""
     if isinstance(value, torch.Tensor):
-        return value.detach().numpy()
+        # numpy lacks bf16
+        return str(value.dtype), value.detach().cpu().reshape(-1).view(torch.uint8).numpy()
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, tuple | list) else value

@@ -86,7 +86,7 @@ class PassContext:
     data_waits: list[float] = field(default_factory=list)
     """Seconds of each step of this pass until its micro-batches were there."""
     counted_labels: list[tuple[int, int]] = field(default_factory=list)
-    """Labels that the loss counts, and all labels, of each step of this pass; empty: all count."""
+    """Labels that the loss counts, and tokens, of each step of this pass; empty: all count."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)

@@ -197,7 +197,7 @@ def _is_equal(root: str, rest: list[str], actual: Any, value: Any) -> bool:
     if root in PLUGIN_KEYS:
         ((name, options),) = value.items()
         return name in actual and all(actual[name].get(key) == option for key, option in options.items())
-    return bool(actual == _section(root, value))
+    return bool(actual == (_section(root, value) if root in SECTION_KEYS else value))
 
 
 def _with_defaults(cell: SuiteCell, root: str) -> Any:

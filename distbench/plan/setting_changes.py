@@ -6,7 +6,7 @@ import glob
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from distbench.core.case import CURRENT_ENVIRONMENT, Case, LoaderConfig, PluginChoice, identity_fields
@@ -101,7 +101,11 @@ def _suite(case: Case, changes: Sequence[SettingChange], suite: Suite, descripti
 def _tree(case: Case, changes: Sequence[SettingChange], suite: Suite, description: str) -> dict[str, Any]:
     resolved = suite.to_resolved()
     jobs = {name: resolved[name] for name in _KEPT_JOBS if resolved.get(name)}
-    jobs[MEASURE] = {**jobs[MEASURE], "trials": max(_MIN_TRIALS, suite.measure.trials)}
+    jobs[MEASURE] = {
+        **jobs[MEASURE],
+        "trials": max(_MIN_TRIALS, suite.measure.trials),
+        "warmup": max([suite.measure.warmup, *_settling_steps(case, changes)]),
+    }
     machine = {
         key: resolved[key] for key in ("limits", "launcher", "metrics", ENVIRONMENTS_KEY) if key in resolved
     }
@@ -133,6 +137,13 @@ def _base_strategy(case: Case, suite: Suite) -> PluginChoice:
     given = {each.given_label for each in suite.strategies}
     label = {LABEL_OPTION: case.label} if case.label in given else {}
     return PluginChoice(case.strategy.name, {**case.strategy.options, **label})
+
+
+def _settling_steps(case: Case, changes: Sequence[SettingChange]) -> list[int]:
+    """Steps of warm-up that loaders with other numbers of workers need."""
+    steps = case.batch.gradient_accumulation_steps
+    workers = [change.value for change in changes if change.key == "loader.workers"]
+    return [replace(case.loader, workers=each).settling_steps(steps) for each in workers]
 
 
 def _work(case: Case) -> dict[str, Any]:

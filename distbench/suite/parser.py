@@ -57,7 +57,7 @@ class TopLevelKeys:
     loader: Any = None
     """Loader of the timed steps: workers, pin_memory, prefetch_factor, persistent_workers."""
     env: Any = field(default_factory=dict)
-    """Environment variables that the ranks run with: NAME: text or a number. For another Python, see
+    """Environment variables that the ranks run with: NAME: text or a whole number. For another Python, see
     environment."""
     activation_checkpointing: Any = "none"
     compile: Any = False

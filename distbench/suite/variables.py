@@ -13,7 +13,7 @@ ENV_KEY = "env"
 VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 """Pattern of the names, as POSIX has them."""
 
-_SECRET = re.compile(r"(?i).*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY)")
+_SECRET = re.compile(r"(?i).*(TOKEN|SECRET|PASSWORD|PASSWD|(?<!BY)PASS|CREDENTIALS?|APIKEY|_KEY)")
 # Linux refuses a variable of 128 KiB
 _MAX_BYTES = 1 << 16
 
@@ -47,8 +47,8 @@ _RESERVED = {
 
 
 def variable_text(value: Any) -> Any:
-    """*value* of a variable as text, if it is a number; otherwise as it is."""
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    """*value* of a variable as text, if it is a whole number; otherwise as it is."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def variable_texts(raw: Any) -> Any:
@@ -90,11 +90,16 @@ def _name_problem(name: str) -> str | None:
 
 def _value_problem(name: str, value: Any) -> str | None:
     if value is None:
-        return f"expected text or a number; for cases with and without it: env: [{{}}, {{{name}: VALUE}}]"
+        both = f"env: [{{}}, {{{name}: VALUE}}]"
+        return f"expected text or a whole number; for cases with and without it: {both}"
     if isinstance(value, bool):
-        return f'expected text or a number; write {int(value)}, or "{str(value).lower()}" in quotes'
+        return f'expected text or a whole number; write {int(value)}, or "{str(value).lower()}" in quotes'
+    if isinstance(value, float):
+        return f'expected text or a whole number; write "{value}" in quotes, in the digits that are meant'
     if not isinstance(value, str):
-        return "expected text or a number, or a list of them"
-    if "\0" in value or len(value.encode(errors="replace")) > _MAX_BYTES:
-        return f"no value of a variable; use at most {_MAX_BYTES:,} bytes, none of them zero"
+        return "expected text or a whole number, or a list of them"
+    if not value.isprintable():
+        return "contains a line break or another control character, which no launch command can repeat"
+    if len(value.encode(errors="replace")) > _MAX_BYTES:
+        return f"no value of a variable; use at most {_MAX_BYTES:,} bytes"
     return None

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ class MicroBatchReader:
             block = case.batch.micro_batch_size if case.depends_on_batch_division else size
             self._batches = _permute_rows(self._batches, size, row_order_seed, block)
         self._context = context
+        self.is_of_user = bool(source.user_modules())
+        """True if the rows come from the user's own code."""
         self._accumulation = case.batch.gradient_accumulation_steps
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
         share = size // context.data_parallel_size
@@ -58,16 +60,17 @@ class MicroBatchReader:
         self.waits: list[float] = []
         """Seconds of each step so far until its micro-batches were there."""
         self.counted_labels: list[tuple[int, int]] = []
-        """Labels that the loss counts, and all labels, of each step so far; empty if all count."""
+        """Labels that the loss counts, and tokens, of each step so far; empty if all count."""
 
-    def prefetch(self, steps: Sequence[int]) -> bool:
+    def prefetch(self, steps: Sequence[int], report: Callable[[int], None] = lambda _: None) -> bool:
         """Make the batches of *steps*, so that only copying is left: all of them, or none if they are large.
 
         A GPU's host has to run ahead of it, and making a batch delays the launch of kernels, even in another
         thread, as Python runs one at a time. All or none, so that no step differs. Return True if all are
-        made.
+        made. *report* is called with the number of those that are made.
         """
-        for step in steps:
+        for number, step in enumerate(steps):
+            report(number)
             if self._prefetch_step(step) * len(steps) > MAX_PREFETCH_BYTES:
                 # what a loader has given is not given again
                 self._prefetched.clear()
@@ -77,7 +80,11 @@ class MicroBatchReader:
     def _prefetch_step(self, step: int) -> int:
         """Make the batch of *step*; return its size in bytes."""
         if self.loader:
-            self._loaded[step] = loaded = self.loader.next_step()
+            # copies: a tensor from a worker holds a descriptor and shared memory
+            self._loaded[step] = loaded = [
+                {name: x.clone() if x.is_shared() else x for name, x in batch.items()}
+                for batch in self.loader.next_step()
+            ]
             return sum(tensor.nbytes for batch in loaded for tensor in batch.values())
         self._prefetched[step] = arrays = self._batches(step, self._rows)
         return sum(array.nbytes for array in arrays.values())
@@ -114,7 +121,7 @@ class MicroBatchReader:
     def _count_labels(self, labels: Sequence[torch.Tensor]) -> None:
         """Count the *labels* of a step on the host: kept ones would take memory of the device."""
         counted = sum(int(count_labels(each)) for each in labels)
-        self.counted_labels.append((counted, sum(each.numel() for each in labels)))
+        self.counted_labels.append((counted, len(self._rows) * self._context.workload.tokens_per_sample))
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
         """Hash of this rank's rows of *step*, or with *all_ranks* of all rows, however they are divided."""

@@ -53,8 +53,16 @@ def check_variables(case: Case) -> dict[str, Any]:
 def check_data(reader: MicroBatchReader, context: RankContext) -> None:
     """Raise Mismatch if model replicas share samples, or if the ranks of one replica don't.
 
-    A collective call.
+    Likewise if ranks read other rows from a dataset of the user. A collective call.
     """
+    if reader.is_of_user:
+        batches: list[str] = [""] * context.world_size
+        dist.all_gather_object(batches, reader.fingerprint(0, all_ranks=True))
+        if other := next((rank for rank, batch in enumerate(batches) if batch != batches[0]), 0):
+            raise Mismatch(
+                f"data: rank {other} reads another first global batch than rank 0; the rows of the dataset "
+                "must not depend on the process (its rank, the order of a set or of files, the time)"
+            )
     fingerprints: list[str | None] = [None] * context.world_size
     parts = context.data_rank_of or range(context.world_size)
     dist.all_gather_object(fingerprints, reader.fingerprint(0))

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ class PassRunner:
         mode = self._engine.without_communication() if name == "unsynced" else nullcontext()
         if mode is None:
             return session
-        steps = self._prefetch(name, steps)
+        steps = self._prefetch(name, steps, progress)
         active = {key: metric for key, metric in metrics.items() if name in metric.passes}
         states = {key: metric.start(session) for key, metric in active.items()}
         before = overridden_hooks("before_step", active, states)
@@ -99,16 +100,16 @@ class PassRunner:
         self._step_times[name] = session.step_times
         return session
 
-    def _prefetch(self, name: Pass, steps: int) -> int:
+    def _prefetch(self, name: Pass, steps: int, progress: ProgressWriter) -> int:
         """Make the batches of a pass that does not wait for a loader; return the steps that it can have."""
         ahead = range(len(self.losses), len(self.losses) + steps)
         if name == "ready":
             of_ranks = [False] * self._context.world_size
             # batches of ranks may differ in size
-            dist.all_gather_object(of_ranks, self._reader.prefetch(ahead))
+            dist.all_gather_object(of_ranks, self._reader.prefetch(ahead, partial(progress.report, name)))
             return steps if all(of_ranks) else 0
         if self._context.device.type == "cuda" and not self._reader.loader:
-            self._reader.prefetch(ahead)
+            self._reader.prefetch(ahead, partial(progress.report, name))
         return steps
 
     def _session(self, name: Pass) -> PassContext:

@@ -86,6 +86,13 @@ def test_a_row_that_can_t_be_read_is_named_with_its_line(run_suite, loader):
     assert "row 17 can't be read" in case["reason"]
 
 
+def test_rows_that_depend_on_the_process_are_a_mismatch(run_suite):
+    done = run_suite(SUITE + 'data: {user: "datasets_of_users:PerProcess"}\nstrategies: [ddp]\n')
+    (case,) = done.cases.values()
+    assert case["status"] == "mismatch"
+    assert "another first global batch than rank 0" in case["reason"]
+
+
 def test_a_stream_has_one_worker_at_most(run_suite):
     done = run_suite(
         SUITE + 'data: {user: "datasets_of_users:Stream"}\nloader: {workers: [1, 2]}\nstrategies: [ddp]\n'

@@ -1,5 +1,6 @@
 """Datasets that suites of the tests name as ``datasets_of_users:...``: 64 rows of 32 tokens; some break."""
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -89,6 +90,88 @@ class Augmented(Rows):
         return {"input_ids": ids[:-1], "labels": ids[1:]}
 
 
+class Flipped(Rows):
+    """Half of the rows are reversed, at random, as augmentation does."""
+
+    def __getitem__(self, index: int) -> Any:
+        ids = TOKENS[index]
+        if random.random() < 0.5:
+            ids = ids[::-1]
+        return {"input_ids": ids[:-1].copy(), "labels": ids[1:].copy()}
+
+
+class Shuffled(Rows):
+    """Only a few rows draw random numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        ids = TOKENS[index].copy()
+        if index % 7 == 3:
+            np.random.shuffle(ids)
+        return {"input_ids": ids[:-1], "labels": ids[1:]}
+
+
+class Sized(IterableDataset[Any]):
+    """A stream with a length, as torch suggests for progress bars."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __iter__(self) -> Iterator[Any]:
+        return (row(index) for index in range(ROWS))
+
+
+class Exhausted(IterableDataset[Any]):
+    """Has rows in its first epoch alone."""
+
+    def __init__(self) -> None:
+        self.left = 20
+
+    def __iter__(self) -> Iterator[Any]:
+        count, self.left = self.left, max(0, self.left - 10)
+        return (row(index) for index in range(count))
+
+
+class OnceOnly:
+    """Its iterator is always the same one."""
+
+    def __init__(self) -> None:
+        self.iterator = once()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iterator
+
+
+class SomeNames(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return row(index) if index else {**row(0), "weight": 1.0}
+
+
+class Fractions(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {**row(index), "labels": TOKENS[index, 1:] + 0.9}
+
+
+class Bf16(Rows):
+    """As a row of features of a tensor in bf16, which numpy lacks."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((LENGTH,), index, dtype=torch.bfloat16), index % 4
+
+
+class Ignored(Rows):
+    """Every second row of features has no label."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((LENGTH,), float(index)), -100 if index % 2 else 0
+
+
+class PerProcess(Rows):
+    """Its rows depend on the process that reads them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return row((index + os.getpid()) % ROWS)
+
+
 class Unrepeatable(Rows):
     def __init__(self) -> None:
         super().__init__()
@@ -172,6 +255,18 @@ class Stream(IterableDataset[Any]):
 class Empty(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+
+def drawn_split() -> Any:
+    """Return a random half of the rows, and draw from all generators."""
+    kept = [*range(ROWS)]
+    random.shuffle(kept)
+    np.random.shuffle(kept)
+    return torch.utils.data.random_split(torch.utils.data.Subset(Rows(), kept), [32, 32])[0]
+
+
+def splits() -> DICT:
+    return {"train": Rows(), "test": Rows()}
 
 
 def few() -> Rows:

@@ -134,19 +134,15 @@ def _settling_cases(section: MeasureConfig, cases: Sequence[Case]) -> list[tuple
 
 
 def _steady_from_step(case: Case) -> int:
-    return max(_strategy(case).steady_from_step, _queued_steps(case))
+    return max(_strategy(case).steady_from_step, _loader_steps(case))
 
 
-def _queued_steps(case: Case) -> int:
-    """Steps until a loader that is waited for has used up what its workers had ready after the first step."""
-    loader = case.loader
-    if not loader.workers:
-        return 0
-    return 1 + math.ceil(loader.workers * loader.prefetch_factor / case.batch.gradient_accumulation_steps)
+def _loader_steps(case: Case) -> int:
+    return case.loader.settling_steps(case.batch.gradient_accumulation_steps)
 
 
 def _settling_mistake(section: MeasureConfig, case: Case, since: int) -> Problem:
-    if since == _queued_steps(case):
+    if since == _loader_steps(case):
         ahead = (case.loader.workers or 0) * case.loader.prefetch_factor
         message = (
             f"the workers of {case.name} make {ahead} micro-batches ahead (loader.workers x "

@@ -78,18 +78,26 @@ def fsdp_units(module: nn.Module) -> list[nn.Module]:
     return list(firsts.values())
 
 
-def unit_settings(module: nn.Module) -> dict[str, int]:
-    """Most layers of a unit of the live *module*, and most units whose all-gathers one begins."""
-    modules = sharded_modules(module)
-    sizes, states = (
-        Counter(id(_fsdp_state(each)) for each in modules),
-        [_fsdp_state(each) for each in modules],
-    )
+def unit_settings(module: nn.Module) -> dict[str, Any]:
+    """Layers of the units of the live *module*, and units that each one prefetches; lists if they differ."""
+    sizes = Counter(id(_fsdp_state(each)) for each in sharded_modules(module))
+    states = [_fsdp_state(each) for each in fsdp_units(module) if each is not module]
+    layers = [sizes[id(state)] for state in states]
+    forward = [len(state._states_to_forward_prefetch) for state in states]
+    backward = [len(state._states_to_backward_prefetch) for state in states]
+    # the last unit has the layers that are left, and the last to run have fewer units to prefetch
+    is_even = len({*layers[:-1]}) <= 1
     return {
-        "layers_per_unit": max(sizes.values()),
-        "forward_prefetch": max(len(state._states_to_forward_prefetch) for state in states),
-        "backward_prefetch": max(len(state._states_to_backward_prefetch) for state in states),
+        "layers_per_unit": max(layers, default=1) if is_even else layers,
+        "forward_prefetch": _number_ahead(forward),
+        "backward_prefetch": _number_ahead(backward[::-1]),
     }
+
+
+def _number_ahead(counts: list[int]) -> int | list[int]:
+    """Units that each one prefetches, by the *counts* in the order of the pass; *counts* if they differ."""
+    most = max(counts, default=0)
+    return most if counts == [min(most, left) for left in reversed(range(len(counts)))] else counts
 
 
 def parameter_groups(module: nn.Module) -> list[Any]:

@@ -151,16 +151,17 @@ def _sizes(zero: Settings, stage: int) -> dict[str, int]:
 def _offloads(zero: Settings) -> dict[str, Any]:
     """Options for both kinds of offload, of which a suite pins both or none."""
     options: dict[str, Any] = {}
-    pins = set()
+    pins: dict[str, bool] = {}
     for theirs, ours in (("offload_optimizer", "offload_optimizer"), ("offload_param", "offload_parameters")):
         section = zero.section(theirs)
         pin = bool(section.take("pin_memory", True))
         if chosen := _offload(section, ours):
             options |= chosen
-            pins.add(pin)
-    if len(pins) == 2:
-        zero.leave("offload_param.pin_memory", "a suite pins both kinds of states or none", "speed")
-    return {**options, **({"pin_memory": False} if False in pins else {})}
+            pins[theirs] = pin
+    pinned = [theirs for theirs, pin in pins.items() if pin]
+    if len(pinned) == 1 and len(pins) == 2:
+        zero.leave(f"{pinned[0]}.pin_memory", "a suite pins both kinds of states or none", "speed")
+    return {**options, **({"pin_memory": False} if len(pinned) < len(pins) else {})}
 
 
 def _offload(section: Settings, option: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from distbench.suite.configurations.settings import DescribedTraining, Settings
 
 _WITHOUT_EFFECT = (
     *("output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "run_name", "report_to"),
-    *("disable_tqdm", "seed", "data_seed", "resume_from_checkpoint", "local_rank", "use_cpu", "no_cuda"),
+    *("disable_tqdm", "seed", "data_seed", "resume_from_checkpoint", "local_rank", "no_cuda"),
     *("ddp_backend", "ddp_timeout", "ddp_broadcast_buffers", "num_train_epochs", "debug"),
     *("remove_unused_columns", "label_names", "past_index", "prediction_loss_only", "metric_for_best_model"),
     *("load_best_model_at_end", "greater_is_better", "skip_memory_metrics", "ignore_data_skip", "project"),
@@ -74,15 +74,20 @@ def _loader(settings: Settings) -> dict[str, Any]:
     loader: dict[str, Any] = {"workers": workers} if workers else {}
     # a global batch of a suite is always whole
     settings.ignore(["dataloader_drop_last"])
-    for ours in ("pin_memory", "persistent_workers"):
-        if settings.take(f"dataloader_{ours}", False) and loader:
-            loader[ours] = True
+    if settings.take("dataloader_persistent_workers", False) and loader:
+        loader["persistent_workers"] = True
+    pins, on_cpu = settings.take("dataloader_pin_memory"), settings.take("use_cpu", False)
+    if pins and loader and not on_cpu:
+        loader["pin_memory"] = True
+    elif pins is None and loader and not on_cpu:
+        reason = "missing: true, as the Trainer has it; set loader.pin_memory: true for GPUs"
+        settings.leave("dataloader_pin_memory", reason, "speed")
     if (ahead := settings.take_whole("dataloader_prefetch_factor")) and loader:
         loader["prefetch_factor"] = ahead
     return loader
 
 
-_MEANINGFUL = ("max_grad_norm", "ddp_find_unused_parameters", "weight_decay")
+_MEANINGFUL = ("dataloader_pin_memory", "max_grad_norm", "ddp_find_unused_parameters", "weight_decay")
 """Arguments of which 0 or false is a choice."""
 
 

@@ -110,6 +110,61 @@ def test_random_rows_leave_the_generators_as_they_were():
     assert len({each.tobytes() for batch in of_epochs for each in batch}) == 128, "other draws in each epoch"
 
 
+@pytest.mark.parametrize("name", ["Flipped", "Shuffled", "Augmented"])
+def test_rows_that_draw_are_the_same_whatever_was_drawn_and_read_before(name):
+    import random
+
+    import torch
+
+    seen = set()
+    for seed in range(20):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        batches = opened(name)
+        if seed % 2:
+            batches(5, range(3))
+        seen.add(tuple(hashes(batches, 2, range(8))))
+        assert random.random() == random.Random(seed).random(), "the generators are as they were"
+    assert len(seen) == 1
+
+
+def test_a_random_split_is_the_same_in_each_process():
+    import random
+
+    from distbench.data._dataset import load_dataset
+
+    seen = set()
+    for seed in range(4):
+        random.seed(seed)
+        np.random.seed(seed)
+        load_dataset.cache_clear()
+        seen.add(tuple(hashes(opened("drawn_split"), 0, range(8))))
+    assert len(seen) == 1
+
+
+def test_a_stream_with_a_length_is_a_stream():
+    assert source("Sized").max_workers() == 1
+    assert len(hashes(opened("Sized"), 9, range(8))) == 8
+
+
+def test_numbers_of_labels_are_compared_between_calls():
+    batches = opened("Unequal")
+    with pytest.raises(ValueError, match="set weigh_labels: true"):
+        for row in range(8):
+            batches(0, range(row, row + 1))
+
+
+def test_features_of_any_float_are_taken_and_labels_that_do_not_count_are_refused():
+    features = DataShape("features", 32, 4)
+    found = opened("Bf16", features, shuffle=False)(1, range(8))
+    assert found["features"].dtype == np.float32
+    assert [*found["features"][:, 0]] == [*range(8, 16)]
+    assert [*found["labels"]] == [0, 1, 2, 3] * 2
+    with pytest.raises(ValueError, match="a row has no label other than -100"):
+        opened("Ignored", features)(0, range(8))
+
+
 @pytest.mark.parametrize("name", ["Unshifted", "Unlabelled"])
 def test_labels_are_shifted_on_request(name):
     found = opened(name, shift_labels=True)(0, range(8))
@@ -166,6 +221,11 @@ def test_rows_are_stacked_by_the_function_in_collate():
 MISTAKES = {
     "few": "has 5 rows, fewer than the global batch of 8",
     "once": "returned generator, which can be read only once",
+    "splits": "returned a mapping of train and test; return one of these datasets",
+    "OnceOnly": "returned OnceOnly, which can be read only once",
+    "Exhausted": "gives no rows in epoch",
+    "SomeNames": "give all rows the same arrays",
+    "Fractions": "labels has fractions",
     "number": "returned int; it must return a dataset",
     "raises": "raised FileNotFoundError: no such corpus",
     "nothing": "has no nothing",

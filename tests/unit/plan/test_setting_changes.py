@@ -101,6 +101,10 @@ def test_a_case_that_waits_for_its_loader_gets_more_and_persistent_workers():
         "loader.workers: 4",
         "loader.persistent_workers: true",
     ]
+    more = trials("ddp", ("loader.workers", 16), sections="loader: {workers: 4}\n")
+    assert not more.rejected
+    # 16 x 2 micro-batches are those of 8 steps
+    assert more.suite.measure.warmup == 9
 
 
 LARGER = "batch.micro_batch_size: 8"

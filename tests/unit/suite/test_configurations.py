@@ -263,7 +263,7 @@ def test_what_people_tune_is_carried_over_in_the_stages_that_have_it(tmp_path):
     mixed = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     mixed["offload_param"] = {"device": "cpu", "pin_memory": False}
     found = read(tmp_path, {"zero_optimization": mixed})
-    assert left(found)["zero_optimization.offload_param.pin_memory"] == "speed"
+    assert left(found)["zero_optimization.offload_optimizer.pin_memory"] == "speed"
     threads = {"zero_optimization": {"stage": 3, "offload_param": place}, "aio": {"thread_count": 2}}
     assert left(read(tmp_path, threads))["aio.thread_count"] == "speed"
 
@@ -479,8 +479,12 @@ def test_arguments_of_the_trainer_are_carried_over_with_its_defaults(tmp_path):
         "warmup_steps": 30,
         "total_steps": 1000,
     }
-    assert left(found) == {"neftune_noise_alpha": "training"}
+    assert left(found) == {"neftune_noise_alpha": "training", "dataloader_pin_memory": "speed"}
     assert found.loader == {"workers": 4}
+    unpinned = read(tmp_path, {**TRAINER, "dataloader_num_workers": 4, "dataloader_pin_memory": False})
+    assert (left(unpinned), unpinned.loader) == ({}, {"workers": 4})
+    on_cpu = read(tmp_path, {**TRAINER, "dataloader_num_workers": 4, "use_cpu": True})
+    assert (left(on_cpu), on_cpu.loader) == ({}, {"workers": 4})
     more = {"dataloader_num_workers": 2, "dataloader_pin_memory": True, "dataloader_prefetch_factor": 4}
     kept = read(tmp_path, {**TRAINER, **more, "dataloader_persistent_workers": True})
     assert kept.loader == {
