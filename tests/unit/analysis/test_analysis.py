@@ -11,7 +11,7 @@ from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import fastest_series, scaling_series
 from distbench.analysis.wording.findings import all_findings
-from distbench.core.case import Batch, PluginChoice, PrecisionConfig
+from distbench.core.case import Batch, LoaderConfig, PluginChoice, PrecisionConfig
 from distbench.core.text import join_limited, one_line, shorten, strip_control_characters
 from distbench.record import Record, Status
 from distbench.report.run_export import run_json
@@ -46,6 +46,17 @@ def test_one_trial_has_no_spread():
 
 def test_throughput_is_relative_to_ddp_at_the_same_world_size():
     rows = summarize_cases(info(DDP, FSDP), [measured(DDP, 200), measured(FSDP, 50)])
+    assert [row.relative_throughput for row in rows] == [1, 0.25]
+
+
+def test_throughput_is_relative_to_ddp_whatever_the_suite_calls_it_and_whatever_loads_its_data():
+    yours = case("yours", strategy=PluginChoice("ddp"))
+    rows = summarize_cases(info(yours, FSDP), [measured(yours, 200), measured(FSDP, 50)])
+    assert [row.relative_throughput for row in rows] == [1, 0.25]
+    other = case("ours", strategy=PluginChoice("ddp", {"find_unused_parameters": True}))
+    assert summarize_cases(info(other), [measured(other)])[0].relative_throughput is None
+    loaded = case("fsdp", loader=LoaderConfig(workers=2), env={"A": "1"})
+    rows = summarize_cases(info(DDP, loaded), [measured(DDP, 200), measured(loaded, 50)])
     assert [row.relative_throughput for row in rows] == [1, 0.25]
 
 

@@ -153,3 +153,13 @@ def test_a_value_on_the_command_line_replaces_an_axis(tmp_path):
     assert {tuple(item.case.env.items()) for item in make_plan(mine, HERE).cases} == {
         (("OTHER", "a"), ("SIZE", "3"))
     }
+
+
+@pytest.mark.parametrize("excluded", ["{A: 1}", '{A: "1"}'])
+def test_a_whole_section_is_excluded(excluded, tmp_path):
+    both = cases(tmp_path, "env: [{}, {A: 1}]\n")
+    assert [each.env for each in both.values()] == [{}, {}, {"A": "1"}, {"A": "1"}]
+    some = cases(tmp_path, f"env: [{{}}, {{A: 1}}]\nexclude: [{{env: {excluded}}}]\n")
+    assert [each.env for each in some.values()] == [{}, {}]
+    others = cases(tmp_path, "env: [{}, {A: 1}]\nexclude: [{env: {}}]\n")
+    assert [each.env for each in others.values()] == [{"A": "1"}, {"A": "1"}]
