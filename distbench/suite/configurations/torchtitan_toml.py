@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distbench.core.case import PluginChoice
+from distbench.strategies.pp.schedules import SCHEDULES
 from distbench.suite.configurations.settings import DescribedTraining, LeftOut, Settings
 
 _OTHER_SECTIONS = ("parallelism", "lr_scheduler", "activation_checkpoint", "optimizer", "model", "job")
@@ -24,8 +25,13 @@ _DEGREES = {
     "tp": "tensor_parallel_degree",
 }
 """Dimension of the mesh -> its key in ``parallelism``; -1 shards over all devices that are left."""
+_LACKING = {"pp": "cp", "cp": "tp"}
+"""Dimension -> another, which no suite has inside it."""
+_LEAST_SHARDS = 2
 _FLOAT8 = "quantize.linear.float8"
 _KERNELS = {"for-loop": "loop", "foreach": "foreach", "fused": "fused"}
+_SCHEDULES = {name.lower(): name for name in SCHEDULES}
+"""torch finds them in any case."""
 
 
 def is_torchtitan(settings: Mapping[str, Any]) -> bool:
@@ -41,28 +47,29 @@ def read_torchtitan(given: Mapping[str, Any]) -> DescribedTraining:
     training = settings.section("training")
     training.ignore(_TRAINING_WITHOUT_EFFECT)
     total = given["training"].get("steps") if isinstance(given["training"], Mapping) else None
-    optimizer = _optimizer(settings.section("optimizer"))
-    # torchtitan always clips
-    clipping = training.take("max_norm", 1.0)
-    if isinstance(clipping, int | float) and 0 < clipping < float("inf"):
-        optimizer["clip_grad_norm"] = float(clipping)
+    optimizer = _optimizer(settings.section("optimizer")) | _clipping(training)
     optimizer |= _schedule(settings.section("lr_scheduler"), total if type(total) is int else 10_000)
-    batch = _batch(training)
-    found = DescribedTraining(PluginChoice("fsdp"), batch, optimizer, left_out=left_out)
-    found.precision = _precision(training)
+    parallelism = settings.section("parallelism")
+    sizes = _sizes(parallelism)
+    precision = _precision(training, sizes)
     model = settings.section("model")
     converters = model.take("converters", [])
-    found.precision |= _float8(settings, isinstance(converters, list) and _FLOAT8 in converters)
-    if converters not in ([], [_FLOAT8]):
+    is_float8 = isinstance(converters, list) and _FLOAT8 in converters
+    precision |= _float8(settings, is_float8 and precision["compute"] == "bf16")
+    if is_float8 and precision["compute"] != "bf16":
+        model.leave("converters", f"{converters}: a suite has float8 only beside bf16", "training")
+    elif converters not in ([], [_FLOAT8]):
         model.leave("converters", f"{converters}: the suite has at most {_FLOAT8}", "training")
-    found.strategy, found.world_size = _strategy(settings.section("parallelism"), training, batch)
-    length = given["training"].get("seq_len") if isinstance(given["training"], Mapping) else None
-    _undo_scale(found, training, length if type(length) is int else None)
+    _fit(parallelism, sizes)
+    local = training.take_whole("local_batch_size", 8) or 8
+    strategy = _strategy(parallelism, training, sizes, local)
+    batch = _batch(training, sizes, local)
+    found = DescribedTraining(strategy, batch, optimizer, precision, left_out=left_out)
+    found.world_size = _ranks(sizes)
+    # of a copy: the suite does not carry it over
+    _undo_scale(found, training.merged({}).take_whole("seq_len", 2048) or 2048)
     found.activation_checkpointing = _checkpointing(settings.section("activation_checkpoint"))
-    compiled = settings.section("compile")
-    found.compile = bool(compiled.take("enable", False))
-    compiled.leave_unless("components", ["model"], "a suite compiles each layer of the model", "speed")
-    compiled.leave_rest()
+    found.compile = _is_compiled(settings.section("compile"))
     for key in ("seq_len", "dataset"):
         if key in training:
             training.leave(key, "the data of the suite decide it: set it in workload or data", "training")
@@ -76,16 +83,68 @@ def read_torchtitan(given: Mapping[str, Any]) -> DescribedTraining:
     return found
 
 
-def _batch(training: Settings) -> dict[str, int]:
-    """Micro-batch of a rank, 8 by default, and the global batch; -1: no gradient accumulation."""
-    batch = {"micro_batch_size": training.take_whole("local_batch_size", 8) or 8}
+def _sizes(section: Settings) -> dict[str, int]:
+    """Size of each dimension of the mesh."""
+    usual = {"dp_shard": -1}
+    return {name: section.take_whole(key, usual.get(name, 1)) or 1 for name, key in _DEGREES.items()}
+
+
+def _fit(section: Settings, sizes: dict[str, int]) -> None:
+    """Change *sizes* to those of a suite, which has fewer kinds of mesh."""
+    for outer, inner in _LACKING.items():
+        if min(sizes[outer], sizes[inner]) > 1:
+            section.leave(
+                _DEGREES[inner], f"{sizes[inner]}: a suite has no {inner} inside {outer}", "training"
+            )
+            sizes[inner] = 1
+    if sizes["pp"] > 1 and sizes["dp_shard"] < 0:
+        sizes["dp_shard"] = _LEAST_SHARDS
+        section.leave(
+            _DEGREES["dp_shard"],
+            f"-1: a suite with a pipeline gives the number of shards; yours has {_LEAST_SHARDS} on "
+            f"{_ranks(sizes)} devices: for more, raise mesh.dp_shard and world_sizes together",
+            "training",
+        )
+
+
+def _ranks(sizes: Mapping[str, int]) -> int | None:
+    """Number of ranks; None: ``-1`` leaves it open."""
+    return math.prod(max(size, 1) for size in sizes.values()) if sizes["dp_shard"] > 0 else None
+
+
+def _batch(training: Settings, sizes: Mapping[str, int], local: int) -> dict[str, int]:
+    """The batch, of which ranks with the same rows have *local* in a pass.
+
+    A file without the global batch does not accumulate gradients.
+    """
     if (whole := training.take_whole("global_batch_size", -1) or -1) > 0:
-        batch["global_batch_size"] = whole
-    return batch
+        return {"micro_batch_size": local, "global_batch_size": whole}
+    sharing = math.prod(max(sizes[name], 1) for name in ("pp", "cp", "tp"))
+    # the alternatives, which share no rows, can't have micro-batches of that size: theirs are derived
+    batch = {"micro_batch_size": local} if sharing == 1 else {}
+    if ranks := _ranks(sizes):
+        return batch | {"global_batch_size": local * ranks // sharing}
+    each = max(1, local // sharing)
+    if each * sharing != local:
+        why = f"{local} for {sharing} devices with the same samples: the suite has {each} for each device"
+        training.leave("local_batch_size", why, "training")
+    return batch | {"per_device_batch_size": each}
 
 
-def _precision(training: Settings) -> dict[str, Any]:
-    """Dtypes of FSDP's policy: parameters in bf16 and reduction in fp32 by default."""
+def _clipping(training: Settings) -> dict[str, float]:
+    """Norm to which gradients are clipped; torchtitan clips by default, and with infinity only measures."""
+    given = training.take("max_norm", 1.0)
+    if given == math.inf:
+        return {}
+    norm = training.merged({"max_norm": given}).take_number("max_norm", 1.0) or 0.0
+    if norm <= 0:
+        training.leave("max_norm", f"{norm:g}: the suite does not clip", "training")
+        return {}
+    return {"clip_grad_norm": norm}
+
+
+def _precision(training: Settings, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Dtypes: parameters in bf16 and reduction in fp32 by default, which only FSDP's policy has."""
     names = {"mixed_precision_param": "compute", "mixed_precision_reduce": "reduce", "dtype": "master"}
     usual = {"compute": "bf16", "reduce": "fp32", "master": "fp32"}
     for theirs, ours in names.items():
@@ -93,20 +152,38 @@ def _precision(training: Settings) -> dict[str, Any]:
         if named is not None and str(named) not in _DTYPES:
             training.leave(theirs, f"{named!r}: the suite has {usual[ours]}", "training")
         usual[ours] = _DTYPES.get(str(named), usual[ours])
-    return usual
+    if usual["master"] != "fp32":
+        usual["optimizer_state"] = usual["master"]
+    # ranks of cp also shard the model
+    if sizes["dp_shard"] != 1 or sizes["cp"] > 1:
+        return usual
+    compute, master = usual["compute"], usual["master"]
+    is_split = max(sizes["tp"], sizes["pp"]) > 1
+    if compute != master:
+        split = f"torchtitan computes tensor and pipeline parallelism in {master}, and so does the suite"
+        whole = "it is torch.autocast in torchtitan; the suite casts every parameter"
+        why = f"{compute}: without FSDP, {split if is_split else whole}"
+        training.leave("mixed_precision_param", why, "training")
+    return usual | {"compute": master if is_split else compute, "reduce": master}
 
 
 def _float8(settings: Settings, is_on: bool) -> dict[str, Any]:
     """Recipe of torchao's converter, if the model is converted."""
-    section, model = settings.section(_FLOAT8), settings.section("quantize")
-    linear = model.section("linear")
-    section = section if section.keys else linear.section("float8")
-    recipe = section.take("recipe_name", "tensorwise")
-    section.ignore(("filter_fqns", "enable_fsdp_float8_all_gather"))
-    emulated = {"float8_emulated": True} if section.take("emulate", False) and is_on else {}
-    for each in (section, linear, model):
+    quantize = settings.section("quantize")
+    linear = quantize.section("linear")
+    section = linear.section("float8")
+    recipe, emulated = str(section.take("recipe_name", "tensorwise")), bool(section.take("emulate", False))
+    # torchtitan converts the head too if no filter excludes it
+    filtered = section.take("filter_fqns", [])
+    gathered = section.take("enable_fsdp_float8_all_gather", False)
+    if is_on and filtered != ["output"]:
+        section.leave("filter_fqns", f"{filtered}: a suite converts all layers but the head", "training")
+    if is_on and gathered:
+        why = "a suite gathers parameters before it rounds them to float8"
+        section.leave("enable_fsdp_float8_all_gather", why, "speed")
+    for each in (section, linear, quantize):
         each.leave_rest()
-    return {"float8": str(recipe), **emulated} if is_on else {}
+    return {"float8": recipe, **({"float8_emulated": True} if emulated else {})} if is_on else {}
 
 
 def _optimizer(section: Settings) -> dict[str, Any]:
@@ -132,15 +209,16 @@ def _optimizer(section: Settings) -> dict[str, Any]:
 
 def _schedule(section: Settings, total: int) -> dict[str, Any]:
     """Warm-up and decay over *total* steps, by torchtitan's formula."""
-    warmup = section.take_whole("warmup_steps", 200) or 0
+    total = section.take_whole("total_steps", total) or total
+    warmup = min(section.take_whole("warmup_steps", 200) or 0, total)
     share, kind = section.take_number("decay_ratio"), str(section.take("decay_type", "linear"))
     least = section.take_number("min_lr_factor", 0.0) or 0.0
     section.leave_rest()
-    if least == 1:
+    decay = total - warmup if share is None else min(round(total * share), total - warmup)
+    if least == 1 or decay <= 0:
         return {"warmup_steps": warmup}
-    decay = total - warmup if share is None else round(total * share)
-    whole = decay >= total - warmup
-    if kind not in ("linear", "cosine") or (kind == "cosine" and not whole) or decay <= 0:
+    whole = decay == total - warmup
+    if kind not in ("linear", "cosine") or (kind == "cosine" and not whole):
         section.leave("decay_type", f"{kind} over {decay} steps: the rate stays constant", "training")
         return {"warmup_steps": warmup}
     found = {"schedule": kind if whole else "wsd", "warmup_steps": warmup, "total_steps": total}
@@ -160,23 +238,28 @@ def _checkpointing(section: Settings) -> str:
     return mode
 
 
-def _strategy(
-    section: Settings, training: Settings, batch: dict[str, int]
-) -> tuple[PluginChoice, int | None]:
-    """The strategy, and the number of ranks, which no ``-1`` leaves open."""
-    sizes = {name: section.take_whole(key, -1 if name == "dp_shard" else 1) for name, key in _DEGREES.items()}
-    over = {name: size for name, size in sizes.items() if size and size > 1}
+def _is_compiled(section: Settings) -> bool:
+    """True if the model is compiled."""
+    is_on, parts = bool(section.take("enable", False)), section.take("components", ["model", "loss"])
+    if is_on and parts != ["model"]:
+        section.leave("components", f"{parts}: a suite compiles layers of the model alone", "speed")
+    section.leave_rest()
+    return is_on and isinstance(parts, list) and "model" in parts
+
+
+def _strategy(section: Settings, training: Settings, sizes: Mapping[str, int], local: int) -> PluginChoice:
+    """The strategy with *sizes* of its mesh."""
+    over = {name: size for name, size in sizes.items() if size > 1}
     offload = bool(training.take("enable_cpu_offload", False))
-    ranks = None
-    if (sizes["dp_shard"] or 1) > 0:
-        ranks = math.prod(over.values())
     resharding = str(section.take("fsdp_reshard_after_forward", "default"))
     if resharding not in ("default", "always", "never"):
         section.leave("fsdp_reshard_after_forward", f"{resharding}: the suite has torch's default", "speed")
     if "pp" in over:
-        choice = _pipeline(section, over, batch, resharding)
+        choice = _pipeline(section, over, local, resharding)
     elif "cp" in over:
         choice = _ring(section, over)
+    elif not over and sizes["dp_shard"] == 1:
+        choice = PluginChoice("single")
     elif over.keys() == {"dp_replicate"} and sizes["dp_shard"] == 1:
         choice = PluginChoice("ddp")
     elif over.keys() == {"tp"} and sizes["dp_shard"] == 1:
@@ -191,22 +274,10 @@ def _strategy(
         choice = PluginChoice(choice.name, {**choice.options, "loss_parallel": False})
     section.leave_unless("expert_parallel_degree", 1, "a suite has it in the strategy ep", "training")
     section.leave_rest()
-    _set_batch(batch, over, ranks)
-    return choice, ranks
+    return choice
 
 
-def _set_batch(batch: dict[str, int], over: Mapping[str, int], ranks: int | None) -> None:
-    """Add to *batch* its whole, which the file leaves to the number of devices unless it says it."""
-    shared = math.prod(over.get(name, 1) for name in ("pp", "cp", "tp"))
-    if "global_batch_size" in batch:
-        return
-    if ranks:
-        batch["global_batch_size"] = batch["micro_batch_size"] * ranks // shared
-    elif batch["micro_batch_size"] % shared == 0:
-        batch["per_device_batch_size"] = batch["micro_batch_size"] // shared
-
-
-def _undo_scale(found: DescribedTraining, training: Settings, length: int | None) -> None:
+def _undo_scale(found: DescribedTraining, length: int) -> None:
     """Set clipping, eps and a coupled weight decay for gradients that are means, as those of a suite are.
 
     torchtitan 0.2.2 does not divide those of a pipeline by the tokens of an update, and divides those of
@@ -216,13 +287,8 @@ def _undo_scale(found: DescribedTraining, training: Settings, length: int | None
     scaled = ("clip_grad_norm", "eps", *(["weight_decay"] if spec["name"] == "adam" else []))
     if found.strategy.name == "ddp":
         factor = float(found.world_size or 1)
-    elif found.strategy.name == "pp" and length and "global_batch_size" in found.batch:
-        factor = 1 / (length * found.batch["global_batch_size"])
     elif found.strategy.name == "pp":
-        why = "a pipeline's gradients are sums, whose tokens the file does not tell: the suite has its own"
-        training.leave("max_norm", f"with eps: {why}", "training")
-        for key in scaled:
-            spec.pop(key, None)
+        factor = 1 / (length * found.batch["global_batch_size"])
     for key in scaled:
         if spec.get(key):
             spec[key] *= factor
@@ -246,25 +312,24 @@ def _ring(section: Settings, over: Mapping[str, int]) -> PluginChoice:
     """torch's ring, whose ranks also shard the model."""
     section.ignore(("context_parallel_load_balancer",))
     section.leave_unless("context_parallel_rotate_method", "allgather", "the suite gathers", "speed")
-    for name in ("tp", "dp_replicate"):
-        if name in over:
-            section.leave(_DEGREES[name], f"{over[name]}: a suite does not cut it beside cp", "training")
+    if "dp_replicate" in over:
+        why = f"{over['dp_replicate']}: a suite shards over all ranks beside cp"
+        section.leave(_DEGREES["dp_replicate"], why, "training")
     return PluginChoice("cp", {"implementation": "ring", "sharded": True, "mesh": {"cp": over["cp"]}})
 
 
-def _pipeline(
-    section: Settings, over: Mapping[str, int], batch: Mapping[str, int], resharding: str
-) -> PluginChoice:
+def _pipeline(section: Settings, over: Mapping[str, int], local: int, resharding: str) -> PluginChoice:
     """Pipeline with its schedule, and the dimensions inside its ranks."""
     size = section.take_whole("pipeline_parallel_microbatch_size", 1) or 1
-    inner = {name: size for name, size in over.items() if name not in ("pp", "cp")}
+    named = str(section.take("pipeline_parallel_schedule", "1F1B"))
+    if (schedule := _SCHEDULES.get(named.lower())) is None:
+        section.leave("pipeline_parallel_schedule", f"{named}: the suite has 1F1B", "speed")
+    inner = {name: size for name, size in over.items() if name != "pp"}
     options: dict[str, Any] = {
-        "schedule": str(section.take("pipeline_parallel_schedule", "1F1B")),
-        "micro_batches": max(1, batch["micro_batch_size"] // size),
+        "schedule": schedule or "1F1B",
+        "micro_batches": max(1, local // size),
         **({"mesh": inner} if inner else {}),
     }
-    if "cp" in over:
-        section.leave(_DEGREES["cp"], f"{over['cp']}: a suite has no cp inside a pipeline", "training")
     if "tp" in over:
         options |= {"sequence_parallel": True, "loss_parallel": True}
     if resharding == "always":

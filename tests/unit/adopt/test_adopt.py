@@ -215,6 +215,7 @@ def test_what_torchtitans_ddp_divides_twice_is_clipped_as_what_the_case_divided_
         ("cp", {}, "no format can express Ulysses; torchtitan's context parallelism is a ring"),
         ("cp", {"options": {"implementation": "ring"}}, "sharded: true"),
         ("pp", {"options": {"mesh": {"dp_replicate": 2}}}, "only if the mesh has no other dimension"),
+        ("tp", {"precision": BF16, "options": {"sequence_parallel": True}}, "use fp32, not bf16"),
         ("pp", {"precision": BF16}, "use fp32, not bf16; for this case use --as torch"),
         ("pp", {"options": {"mesh": {"tp": 2}}}, "always uses sequence parallelism"),
         ("ep", {}, "ranks that replicate all other parameters"),
