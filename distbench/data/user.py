@@ -22,9 +22,9 @@ class UserDataset(DataSource):
     dataset: str
     """``package.module:callable``; called without arguments it returns a map-style dataset (__len__ and
     __getitem__, as that of torch or of Hugging Face datasets), or an iterable one, which is read in its own
-    order and begins again at its end. A row is a dict of arrays, or a tuple: inputs, then labels."""
+    order and begins again at its end. A row is a dict of arrays, or a list of them: inputs, labels."""
     collate: str | None = None
-    """``package.module:callable`` of a list of rows that returns a batch: a dict of arrays, or a tuple. null:
+    """``package.module:callable`` of a list of rows that returns a batch: a dict of arrays, or a list. null:
     their arrays are stacked. How a batch is divided must not change its rows."""
     shuffle: bool = True
     """Read the rows of a map-style dataset in a new order each epoch, drawn from seed and epoch."""
