@@ -163,11 +163,25 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
     assert "trying 2 changes of single/ws1/mb4/fp32 (memory-bound (recomputation))" in done.stderr
 
 
-def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):
+@pytest.mark.deep
+def test_a_case_that_waits_for_its_data_is_tried_with_workers(tmp_path):
     suite = tmp_path / "suite.yaml"
     suite.write_text(SUITE + "data: tardy\nstrategies: [ddp]\n")
+    done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "trying 1 change of ddp/ws2/mb128/fp32 (data-bound)" in done.stderr
+    advice = json.loads(done.stdout)["advice"]
+    changed = RunAnalysis.read(Run(Path(advice["run"])))
+    assert [row.case.loader.workers for row in changed.cases] == [None, 2]
+    assert all(row.measured for row in changed.cases)
+
+
+def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(SUITE + "strategies: [{hindered: {by: rank, share: 0.9}}]\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
-    assert "Nothing was tried: ddp/ws2/mb128/fp32 is data-bound, and no setting that keeps its work" in said
+    why = "hindered-rank/ws2/mb128/fp32 is imbalance between ranks, and no setting that keeps its work"
+    assert f"Nothing was tried: {why}" in said
     assert len([*(tmp_path / "out").iterdir()]) == 1

@@ -38,7 +38,8 @@ def test_a_run_keeps_every_sample_and_describes_its_columns(finished):
     assert (passes["step_s"], passes["comm_bytes"], passes["grad_norm"]) == ("time", "count", "grad_norm")
     assert record["columns"]["tokens_per_s"]["better"] == "higher"
     assert {row["op"] for row in record["tables"]["collectives"]} == {"all_reduce"}
-    assert set(record["phases"]) == {"launch", "start", "build", *MeasureJob.phases}
+    # only a case with a loader has steps with ready data
+    assert set(record["phases"]) == {"launch", "start", "build", *MeasureJob.phases} - {"ready"}
 
 
 def test_throughput_is_that_of_the_rank_that_takes_longest_over_its_steps(finished):
