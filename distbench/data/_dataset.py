@@ -110,7 +110,7 @@ class RowReader(ABC):
         before = _GeneratorStates()
         try:
             items = self._read(step, rows)
-            if self._draws or before == _GeneratorStates():
+            if self._draws or before.are_current():
                 return items
             # rows that draw are read again, seeded; those that don't are not slowed down
             self._draws = True
@@ -142,14 +142,11 @@ class _GeneratorStates:
         np.random.set_state(self._states[1])
         torch.set_rng_state(self._states[2])
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _GeneratorStates):
-            return NotImplemented
-        (own, own_numpy, own_torch), (its, its_numpy, its_torch) = self._states, other._states
-        is_equal = own == its and torch.equal(own_torch, its_torch)
-        return is_equal and own_numpy[2:] == its_numpy[2:] and np.array_equal(own_numpy[1], its_numpy[1])
-
-    __hash__ = None  # type: ignore[assignment]
+    def are_current(self) -> bool:
+        """True if nothing has drawn from the generators since."""
+        (own, own_numpy, own_torch), (now, numpy_now, torch_now) = self._states, _GeneratorStates()._states
+        is_equal = own == now and torch.equal(own_torch, torch_now)
+        return is_equal and own_numpy[2:] == numpy_now[2:] and np.array_equal(own_numpy[1], numpy_now[1])
 
 
 def _seed_generators(seed: int) -> None:
