@@ -11,7 +11,7 @@ import torch
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
-from distbench.data._dataset import OPTION, DatasetError
+from distbench.data._dataset import OPTION, DatasetError, GeneratorStates
 from distbench.data.base import IGNORE_INDEX, DataShape
 
 Arrays = dict[str, np.ndarray]
@@ -45,7 +45,15 @@ class BatchArrays:
         return arrays
 
     def _collated(self, rows: list[Any], collate: str) -> Arrays:
-        arrays = self._by_name(import_callable("collate", collate)(rows))
+        states = GeneratorStates()
+        batch = import_callable("collate", collate)(rows)
+        if not states.are_current():
+            states.restore()
+            raise self._error(
+                f"collate = {collate!r} draws random numbers, so the rows of a rank would depend on how a "
+                "batch is divided; draw them in the rows of the dataset"
+            )
+        arrays = self._by_name(batch)
         for name, array in arrays.items():
             if array.shape[:1] != (len(rows),):
                 raise self._error(

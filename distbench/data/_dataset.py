@@ -33,7 +33,7 @@ def load_dataset(name: str) -> Any:
         ValueError: it can't be imported, raises, or returns something else.
     """
     make = import_callable(OPTION, name)
-    states = _GeneratorStates()
+    states = GeneratorStates()
     try:
         # a random split is the same in each process
         _seed_generators(0)
@@ -107,7 +107,7 @@ class RowReader(ABC):
         The same in each process: what draws from the global generators of random, numpy or torch draws from
         the seed, the epoch and the index, and the generators are left as they were.
         """
-        before = _GeneratorStates()
+        before = GeneratorStates()
         try:
             items = self._read(step, rows)
             if self._draws or before.are_current():
@@ -129,7 +129,7 @@ class RowReader(ABC):
             _seed_generators(int(step_generator(self._seed, *key).integers(2**32)))
 
 
-class _GeneratorStates:
+class GeneratorStates:
     """States of the global generators of random, numpy and torch on the CPU."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class _GeneratorStates:
 
     def are_current(self) -> bool:
         """True if nothing has drawn from the generators since."""
-        (own, own_numpy, own_torch), (now, numpy_now, torch_now) = self._states, _GeneratorStates()._states
+        (own, own_numpy, own_torch), (now, numpy_now, torch_now) = self._states, GeneratorStates()._states
         is_equal = own == now and torch.equal(own_torch, torch_now)
         return is_equal and own_numpy[2:] == numpy_now[2:] and np.array_equal(own_numpy[1], numpy_now[1])
 

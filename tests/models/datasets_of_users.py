@@ -294,6 +294,13 @@ def halves(rows: list[DICT]) -> DICT:
     return {name: np.stack([each[name][: LENGTH // 2] for each in rows]) for name in rows[0]}
 
 
+def masking(rows: list[DICT]) -> DICT:
+    """Collate rows of which a random token is masked, as transformers' collators do."""
+    batch = {name: np.stack([each[name] for each in rows]) for name in rows[0]}
+    batch["input_ids"][:, int(torch.randint(0, LENGTH, ()))] = 0
+    return batch
+
+
 def colliding(rows: list[DICT]) -> DICT:
     """Collate without an axis of rows."""
     return {name: np.concatenate([each[name] for each in rows]) for name in rows[0]}

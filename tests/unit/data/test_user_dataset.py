@@ -258,6 +258,11 @@ def test_a_batch_without_an_axis_of_rows_is_refused():
         )
 
 
+def test_a_batch_that_is_drawn_as_a_whole_is_refused():
+    with pytest.raises(ValueError, match="draws random numbers, so the rows of a rank would depend"):
+        opened("Rows", collate="datasets_of_users:masking")(0, range(8))
+
+
 def test_names_are_checked_without_an_import():
     for options, problem in {
         ("datasets_of_users", None): "must be of the form package.module:callable",
