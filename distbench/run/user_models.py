@@ -37,12 +37,8 @@ def cases_with_user_data(cases: Sequence[Case]) -> list[Case]:
 
 
 def _dataset_key(case: Case) -> str:
-    return json.dumps(
-        [
-            *(case.data.options, case.workload.name, case.workload.options),
-            *(case.seed, case.batch.global_batch_size),
-        ]
-    )
+    work = [case.data.options, case.workload.name, case.workload.options]
+    return json.dumps([*work, case.seed, case.batch.global_batch_size])
 
 
 @dataclass(frozen=True)

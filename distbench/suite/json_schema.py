@@ -36,7 +36,7 @@ _NULL: Schema = {"type": "null"}
 _TEXT: Schema = {"type": "string"}
 _SIZE: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_WORLD_SIZE}
 _SIZES: Schema = {"type": "array", "items": _SIZE, "minItems": 1, "uniqueItems": True}
-_VARIABLE: Schema = {"type": ["string", "number"]}
+_VARIABLE: Schema = {"type": ["string", "integer"]}
 _FRACTION: Schema = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {**_TEXT, "title": "3%"}]}
 AXIS_TITLE = "several values, each a case"
 """Title of the schema of a value that may list several."""
