@@ -13,7 +13,7 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.parity import SettingDifference
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, noise_of
-from distbench.core.case import CURRENT_ENVIRONMENT
+from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
 
@@ -138,12 +138,13 @@ def _by_size(cases: Sequence[CaseSummary], column: str) -> dict[int, list[CaseSu
     return group_by((row for row in cases if row.positive_trials(column)), lambda row: row.case.world_size)
 
 
-def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool, int]:
-    """Complexity of a case: another Python, offloads, its strategy's own order, recomputation, variables."""
+def _complexity(row: CaseSummary) -> tuple[bool, int, int, bool, bool, int]:
+    """Complexity of a case: Python, offloads, the strategy's own order, recomputation, engine, variables."""
     strategy, case = strategy_description(row.case, row.representative_trial), row.case
     recomputes = case.activation_checkpointing != "none"
     other = case.environment != CURRENT_ENVIRONMENT
-    return other, len(strategy.offloads), strategy.simplicity, recomputes, len(case.env)
+    framework = case.engine != NATIVE_ENGINE
+    return other, len(strategy.offloads), strategy.simplicity, recomputes, framework, len(case.env)
 
 
 def pareto_fronts(cases: Sequence[CaseSummary]) -> list[list[CaseSummary]]:

@@ -64,9 +64,9 @@ SPEED_COLUMNS = (
 _RELATIVE_GROUPS: tuple[tuple[CaseField, ...], ...] = (
     ("strategy", "environment", "batch.micro_batch_size"),
     ("strategy", "environment", "batch.gradient_accumulation_steps"),
-    # at last to one with another loader or other variables
-    ("strategy", "environment", "batch.micro_batch_size", "loader", "env"),
-    ("strategy", "environment", "batch.gradient_accumulation_steps", "loader", "env"),
+    # at last to one with another loader, other variables or another framework
+    ("strategy", "environment", "batch.micro_batch_size", "loader", "env", "engine"),
+    ("strategy", "environment", "batch.gradient_accumulation_steps", "loader", "env", "engine"),
 )
 _UNKNOWN_COLUMN = {"unit": "", "better": None, "over_ranks": "", "doc": "Not described by its record."}
 _WIRE_COLUMNS = {

@@ -18,7 +18,7 @@ from distbench.analysis.settings import (
     setting_text,
     software_versions,
 )
-from distbench.core.case import CURRENT_ENVIRONMENT, EXECUTION_FIELDS
+from distbench.core.case import CURRENT_ENVIRONMENT, EXECUTION_FIELDS, NATIVE_ENGINE
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited
 from distbench.strategies.base import REFERENCE_STRATEGY, SPEED_BASELINE
@@ -164,13 +164,14 @@ def _compare_group(rows: list[CaseSummary]) -> PeerGroup:
     return PeerGroup(ranked[0], tuple(rows), differences)
 
 
-def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, int, int]:
+def _reference_order(row: CaseSummary) -> tuple[bool, int, bool, bool, int, int]:
     preferred = next(
         (order for order, name in enumerate(_PREFERRED_REFERENCES) if is_plain(row.case, name)),
         len(_PREFERRED_REFERENCES),
     )
     is_other = row.case.environment != CURRENT_ENVIRONMENT
-    return not _has_settings(row), preferred, is_other, len(row.case.env), row.case.world_size
+    framework = row.case.engine != NATIVE_ENGINE
+    return not _has_settings(row), preferred, is_other, framework, len(row.case.env), row.case.world_size
 
 
 def _share_all_rows(found: Mapping[str, Any]) -> bool:

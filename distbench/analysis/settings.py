@@ -14,6 +14,7 @@ from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, DTYPE_BYTES, Case
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
+from distbench.engines.base import FRAMEWORK_SETTINGS
 from distbench.record import Record
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
@@ -119,6 +120,7 @@ def _own_settings() -> Mapping[str, SettingMeaning]:
         ),
     )
     known |= {f"process.{key}": each for key, each in _PROCESS_SETTINGS.items()}
+    known |= FRAMEWORK_SETTINGS
     known["env"] = SettingMeaning("speed", "different environment variable of the ranks")
     known["software"] = SettingMeaning("strategy", "different version, as in another Python environment")
     for strategy in registry.built_in_plugins("strategies").values():

@@ -75,6 +75,7 @@ CaseField = Literal[
     "environment",
     "loader",
     "env",
+    "engine",
 ]
 """A field of a case, or of one of its parts, in which compared cases may differ if the caller allows it."""
 
@@ -86,6 +87,7 @@ EXECUTION_FIELDS: tuple[CaseField, ...] = (
     "environment",
     "loader",
     "env",
+    "engine",
 )
 """Fields that set how a given number of devices does the work; the computed numbers don't depend on them."""
 
@@ -121,6 +123,10 @@ class PluginChoice:
     def to_yaml(self) -> dict[str, Any]:
         """The plug-in as a suite has it in YAML."""
         return {self.name: self.options}
+
+
+NATIVE_ENGINE = PluginChoice("native")
+"""distbench's own steps on a strategy's objects, without another framework."""
 
 
 @dataclass(frozen=True)
@@ -361,6 +367,8 @@ class Case:
     """How batches reach its ranks in the timed steps."""
     env: dict[str, str] = field(default_factory=dict, metadata={"since": 4})
     """Environment variables of its ranks, besides those that distbench sets and the inherited ones."""
+    engine: PluginChoice = field(default=NATIVE_ENGINE, metadata={"since": 4})
+    """Framework that wraps the model of the strategy and takes the steps."""
 
     @functools.cached_property
     def id(self) -> str:

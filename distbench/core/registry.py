@@ -27,7 +27,7 @@ from distbench.core.case import PluginChoice
 from distbench.core.errors import RecordError, UsageError, did_you_mean
 from distbench.core.serialization import decode
 
-PLUGIN_KINDS = ("strategies", "workloads", "data", "metrics", "launchers", "jobs", "views")
+PLUGIN_KINDS = ("strategies", "engines", "workloads", "data", "metrics", "launchers", "jobs", "views")
 PLUGIN_PATH_VARIABLE = "DISTBENCH_PLUGINS"
 # lower layers use job kinds, so the base of job kinds lies below them
 _SEAMS = {"jobs": "distbench.core.job"}

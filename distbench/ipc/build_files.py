@@ -16,7 +16,7 @@ from distbench.system.files import write_atomic
 class BuildItem:
     """An item to build once, before any trial."""
 
-    kind: Literal["metric", "strategy", "weights"]
+    kind: Literal["metric", "strategy", "engine", "weights"]
     name: str
     """Unique name in messages."""
     data: dict[str, Any]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distbench.core import registry
+from distbench.core.case import NATIVE_ENGINE
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import KeyPath
@@ -216,6 +217,8 @@ def _section(root: str, raw: RawMapping) -> RawMapping:
 
 def _plugin(work: RawMapping, root: str) -> RawMapping:
     raw = work.get(root)
+    if raw is None and root == "engine":
+        raw = NATIVE_ENGINE.to_yaml()
     if raw is None:
         ((workload, given),) = work["workload"].items()
         raw = {registry.load_plugin("workloads", workload).default_data_for(given): {}}

@@ -240,6 +240,7 @@ class _Planner:
             environment=work.scalars.environment,
             loader=work.loader,
             env=work.env,
+            engine=work.engine.choice,
         )
         return cell, case, problem or self._checks.unsupported_reason(cell, case, work)
 

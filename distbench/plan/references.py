@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from distbench.core import registry
-from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, LoaderConfig, PluginChoice
+from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE, Batch, Case, LoaderConfig, PluginChoice
 from distbench.strategies.base import REFERENCE_STRATEGY
 
 
@@ -39,6 +39,7 @@ def trusted_case(
         compile="none",
         environment=CURRENT_ENVIRONMENT,
         env={},
+        engine=NATIVE_ENGINE,
         loader=LoaderConfig(),
     )
     label: str = registry.create_plugin("strategies", strategy).label

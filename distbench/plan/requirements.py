@@ -6,6 +6,7 @@ from distbench import optimizers
 from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine
 from distbench.core.units import format_bytes
+from distbench.engines.base import engine_of
 from distbench.plan.releases import torch_problem
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint
@@ -17,6 +18,7 @@ _AMPERE, _ADA = 8.0, 8.9
 
 def missing_requirement(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
     """Reason why *machine* can't run *case*; None if it can."""
+    engine = engine_of(case)
     used = [*workload.packages, *optimizers.entry_of(case.optimizer).packages]
     float8 = [] if case.precision.float8 == "none" else ["torchao"]
     return (
@@ -24,12 +26,14 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         torch_problem(case, strategy, [*used, *float8], machine)
         or _missing_package(strategy.packages, machine, install_hint("train"))
         or _missing_package(used, machine)
+        or _missing_package(engine.packages, machine, install_hint(engine.extra) if engine.extra else "")
         or workload.device_problem(case.device)
         or _compile_problem(case, machine)
         or _loader_problem(case)
         or _dtype_problem(case, machine)
         or _float8_problem(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
         or strategy.problem(case, machine)
+        or engine.problem(case, strategy)
         or _memory_problem(case, strategy, workload.parameters(), machine)
     )
 

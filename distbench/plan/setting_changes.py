@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from distbench.core.case import CURRENT_ENVIRONMENT, Case, LoaderConfig, PluginChoice, identity_fields
+from distbench.core.case import (
+    CURRENT_ENVIRONMENT,
+    NATIVE_ENGINE,
+    Case,
+    LoaderConfig,
+    PluginChoice,
+    identity_fields,
+)
 from distbench.core.errors import SuiteError
 from distbench.core.job import MEASURE
 from distbench.core.machine import Machine
@@ -168,5 +175,6 @@ def _work(case: Case) -> dict[str, Any]:
         "initial_weights": case.initial_weights,
         **({"loader": asdict(case.loader)} if case.loader != LoaderConfig() else {}),
         **({"env": case.env} if case.env else {}),
+        **({"engine": case.engine.to_yaml()} if case.engine != NATIVE_ENGINE else {}),
         **({"environment": case.environment} if case.environment != CURRENT_ENVIRONMENT else {}),
     }

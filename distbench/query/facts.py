@@ -89,6 +89,7 @@ def _case_row(run_id: str, row: CaseSummary) -> RecordRow:
         "loader_workers": case.loader.workers,
         "environment": case.environment,
         "env": json.dumps(case.env),
+        "engine": case.engine.name,
     }
 
 

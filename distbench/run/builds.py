@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import CURRENT_ENVIRONMENT, Case, PluginChoice
+from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE, Case, PluginChoice
 from distbench.core.grouping import group_by
 from distbench.core.job import job_kind
 from distbench.core.units import format_duration
+from distbench.engines.base import Framework, engine_of
 from distbench.ipc.build_files import BuildEvent, BuildFailure, BuildItem, BuildJournalReader, write_items
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
 from distbench.ipc.messages import RankExit
@@ -66,6 +67,12 @@ def metric_build_name(name: str) -> str:
     return f"metric {name}"
 
 
+def engine_build_name(case: Case) -> str:
+    """Name of the build item of the engine of *case*; empty: it builds none."""
+    builds = type(engine_of(case)).prepare is not Framework.prepare
+    return f"engine {case.engine.name}{_environment_suffix(case)}" if builds else ""
+
+
 def strategy_build_name(case: Case) -> str:
     """Name of the build item of the strategy of *case*; empty: it builds none."""
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
@@ -97,7 +104,7 @@ def cases_to_build(tasks: Sequence[PlannedTrial]) -> list[Case]:
 
 def missing_build(failed: Mapping[str, BuildFailure], case: Case) -> tuple[Status, str] | None:
     """Status and reason of a trial of *case* if it needs one of the *failed* items; None if it needs none."""
-    for item in (ALL_BUILDS, strategy_build_name(case), weights_build_name(case)):
+    for item in (ALL_BUILDS, strategy_build_name(case), engine_build_name(case), weights_build_name(case)):
         if failure := failed.get(item):
             if failure.refused:
                 return Status.UNSUPPORTED, failure.reason
@@ -112,7 +119,7 @@ def _weights_case(case: Case) -> Case:
     Thus neither the order of cases nor another environment, which may be broken, nor variables of the case
     decide the initial weights.
     """
-    case = dataclasses.replace(case, env={})
+    case = dataclasses.replace(case, env={}, engine=NATIVE_ENGINE)
     if case.environment == CURRENT_ENVIRONMENT or not is_installed("torch"):
         return case
     # packages that its strategy imports may be missing here
@@ -173,6 +180,8 @@ class BuildRunner:
         for case in cases:
             if name := strategy_build_name(case):
                 yield _PlannedBuild(case, BuildItem("strategy", name, case.to_json()))
+            if name := engine_build_name(case):
+                yield _PlannedBuild(case, BuildItem("engine", name, case.to_json()))
         for case in cases:
             file = str(weights_file(self.folder, case))
             yield _PlannedBuild(

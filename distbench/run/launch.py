@@ -9,6 +9,7 @@ from distbench.core import registry
 from distbench.core.case import Case, TimeLimits
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
+from distbench.engines.base import engine_of
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget, WorkerCommand
 from distbench.ipc.trial_files import TrialInstructions
 from distbench.launchers.base import Launcher, LaunchError
@@ -76,6 +77,7 @@ def process_launch(
             "distbench.worker.preload",
             *_compiler_imports(case),
             *strategy.imports(case),
+            *engine_of(case).imports,
             *workload.imports,
         ),
         target=launch_place(suite, case, target),

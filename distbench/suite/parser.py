@@ -59,6 +59,8 @@ class TopLevelKeys:
     env: Any = field(default_factory=dict)
     """Environment variables that the ranks run with: NAME: text or a whole number. For another Python, see
     environment."""
+    engine: Any = None
+    """Framework that takes the steps: native (none), or a name, or a name with options."""
     activation_checkpointing: Any = "none"
     compile: Any = False
     threads: Any = "auto"

@@ -11,6 +11,7 @@ from distbench.core import lr_schedule
 from distbench.core.bounds import Bound, Name
 from distbench.core.case import (
     CURRENT_ENVIRONMENT,
+    NATIVE_ENGINE,
     LoaderConfig,
     OptimizerConfig,
     PrecisionConfig,
@@ -30,7 +31,7 @@ from distbench.suite.variables import ENV_KEY, check_variables, variable_texts
 
 RawMapping = dict[str, Any]
 
-PLUGIN_KEYS = {"workload": "workloads", "data": "data"}
+PLUGIN_KEYS = {"workload": "workloads", "data": "data", "engine": "engines"}
 SECTION_KEYS: dict[str, type] = {
     "batch": BatchConfig,
     "optimizer": OptimizerConfig,
@@ -67,6 +68,9 @@ _FLOAT8_ADVICE = (
     "precision: float8, or precision: {compute: bf16, float8: tensorwise} or another recipe"
 )
 
+_CHECKED_FIRST = ("workload", "batch", "optimizer", "precision", "loader")
+"""Roots that are checked before the data, whose default is that of the workload."""
+
 SCALAR_KEYS = tuple(field.name for field in dataclasses.fields(ScalarSettings))
 WORK_KEYS = (*PLUGIN_KEYS, *SECTION_KEYS, ENV_KEY, *SCALAR_KEYS)
 
@@ -82,6 +86,7 @@ class CheckedWork:
     precision: PrecisionConfig
     loader: LoaderConfig
     env: dict[str, str]
+    engine: CheckedPlugin
     scalars: ScalarSettings
 
 
@@ -138,7 +143,8 @@ class WorkChecker:
             given.pop("data", None)
         given.setdefault("loader", {})
         given.setdefault(ENV_KEY, {})
-        for root in ("workload", "batch", "optimizer", "precision", "loader", "data", ENV_KEY, "scalars"):
+        given.setdefault("engine", NATIVE_ENGINE.to_yaml())
+        for root in (*_CHECKED_FIRST, "data", ENV_KEY, "engine", "scalars"):
             if root == "data" and sections["workload"]:
                 workload = sections["workload"]
                 given.setdefault("data", {workload.instance.default_data_for(workload.choice.options): {}})

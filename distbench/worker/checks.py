@@ -5,6 +5,7 @@ clip gradients by a hidden default, all with exit code 0.
 """
 
 import dataclasses
+import importlib.metadata
 import os
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch.distributed as dist
 
 from distbench import optimizers
 from distbench.core import lr_schedule, registry
-from distbench.core.case import Case, OptimizerConfig
+from distbench.core.case import NATIVE_ENGINE, Case, OptimizerConfig
 from distbench.core.errors import Mismatch
+from distbench.engines.base import FRAMEWORK, engine_of
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker.batches import MicroBatchReader
@@ -28,8 +30,9 @@ _OPTIMIZER_KEYS = ("optimizer", "dtypes", "optimizer_state_on")
 def check_engine(strategy: Strategy, engine: Engine, case: Case) -> None:
     """Raise Mismatch unless the live engine and the process group are the requested ones."""
     classes = [cls.__name__ for cls in type(engine.framework_engine).__mro__]
-    if strategy.engine_class not in classes:
-        raise Mismatch(f"engine: expected {strategy.engine_class!r}, found {classes[0]!r}")
+    expected = engine_of(case).engine_class(strategy)
+    if expected not in classes:
+        raise Mismatch(f"engine: expected {expected!r}, found {classes[0]!r}")
     processes = strategy.processes(case.world_size)
     _require_equal(
         {
@@ -48,6 +51,13 @@ def check_variables(case: Case) -> dict[str, Any]:
     found = {name: os.environ.get(name) for name in case.env}
     _require_equal({f"env.{name}": (value, found[name]) for name, value in case.env.items()})
     return {"env": found} if found else {}
+
+
+def describe_framework(case: Case) -> dict[str, str]:
+    """Framework of *case* with its installed version, as an effective setting; empty: its steps are native."""
+    framework = engine_of(case)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in framework.packages]
+    return {FRAMEWORK: ", ".join(versions) or case.engine.name} if case.engine != NATIVE_ENGINE else {}
 
 
 def check_data(reader: MicroBatchReader, context: RankContext) -> None:

@@ -12,6 +12,7 @@ from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import UnsupportedCase
 from distbench.core.serialization import decode
 from distbench.core.text import compiler_error_line, truncate_middle
+from distbench.engines.base import engine_of
 from distbench.ipc.build_files import BuildEvent, BuildItem, append_event, read_items
 from distbench.metrics.base import NotAvailable
 from distbench.system.build_cache import NativeLibraryError
@@ -80,6 +81,8 @@ def _build(item: BuildItem) -> list[str]:
     case = decode(Case, item.data, item.name)
     if item.kind == "strategy":
         return list(registry.create_plugin("strategies", case.strategy).prepare(case))
+    if item.kind == "engine":
+        return engine_of(case).prepare(case)
     from distbench.workloads import weights
 
     workload = registry.create_plugin("workloads", case.workload)

@@ -244,7 +244,7 @@ def _run_job(
         environment = {**rank_environment(device), **facts, **delivery.facts}
         code = imported_code_digest()
         # whatever imports and the model have done to them so far
-        variables = checks.check_variables(case)
+        variables = {**checks.check_variables(case), **checks.describe_framework(case)}
         effective = delivery.effective and {**delivery.effective, **variables}
         told = {"effective": effective, "environment": environment, "phases": phases.seconds, "code": code}
         yield {**vars(delivery), **told}

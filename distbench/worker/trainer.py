@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distbench.core import registry
+from distbench.engines.base import engine_of
 from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
@@ -107,7 +108,7 @@ class Trainer:
         case = context.case
         torch.manual_seed(case.seed if seed is None else seed)
         strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-        self.engine = strategy.build(context)
+        self.engine = engine_of(case).build(strategy, context)
         SpanDispatcher.install(self.engine)
         checks.check_engine(strategy, self.engine, case)
         seed_draws(context, case.seed if seed is None else seed)

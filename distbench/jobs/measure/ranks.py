@@ -13,6 +13,7 @@ from distbench.core import lr_schedule, registry
 from distbench.core.case import Case
 from distbench.core.errors import Mismatch
 from distbench.core.gradient_overflow import overflow_remedy, overflow_text
+from distbench.engines.base import engine_of
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, PhaseTimer, TrialInstructions
 from distbench.jobs.measure import communication_cycle, profile_steps
 from distbench.metrics.base import Metric, Pass, PassContext
@@ -113,7 +114,7 @@ def _build(
         for metric in metrics.values():
             if context.device.type in metric.devices:
                 metric.install()
-        engine = strategy.build(context)
+        engine = engine_of(context.case).build(strategy, context)
         feed = MicroBatchReader(context, with_loader=True)
         if context.device.type == "cuda":
             _free_cached_memory()

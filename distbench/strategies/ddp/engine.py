@@ -9,6 +9,7 @@ from typing import Any
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from distbench.core.case import PrecisionConfig
 from distbench.strategies import ddp
 from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine.engine import DdpWrappedEngine, WrappedEngine
@@ -62,13 +63,24 @@ def build_ddp(
     wrapped = DistributedDataParallel(
         module,
         device_ids=[context.device] if context.device.type == "cuda" else None,
-        bucket_cap_mb=strategy.explicit_bucket_cap_mb,
-        gradient_as_bucket_view=strategy.gradient_as_bucket_view,
-        static_graph=strategy.static_graph,
-        find_unused_parameters=strategy.find_unused_parameters,
+        **ddp_arguments(strategy),
     )
     engine = engine_class(context, wrapped, layers)
-    precision = context.case.precision
+    reduce_in_dtype(wrapped, context.case.precision)
+    return engine
+
+
+def ddp_arguments(strategy: ddp.DistributedDataParallel) -> dict[str, Any]:
+    """Arguments of torch's DDP for the options of *strategy*."""
+    return {
+        "bucket_cap_mb": strategy.explicit_bucket_cap_mb,
+        "gradient_as_bucket_view": strategy.gradient_as_bucket_view,
+        "static_graph": strategy.static_graph,
+        "find_unused_parameters": strategy.find_unused_parameters,
+    }
+
+
+def reduce_in_dtype(wrapped: DistributedDataParallel, precision: PrecisionConfig) -> None:
+    """Make *wrapped* reduce gradients in the dtype of *precision*, where it is not that of its parameters."""
     if precision.reduce != precision.master:
         wrapped.register_comm_hook(None, _HOOK_BY_DTYPE[precision.reduce])
-    return engine

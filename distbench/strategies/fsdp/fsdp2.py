@@ -101,9 +101,29 @@ class TensorParallelFsdp2Engine(TensorParallelBaseEngine, Fsdp2Engine):
 
 def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -> Fsdp2Engine:
     """FSDP2 engine of this rank; the full model is never on one device."""
+    module = unsharded_module(context)
+    layers = shard_module(strategy, context, module)
+    kind: type[Fsdp2Engine] = TensorParallelFsdp2Engine if strategy.has_tensor_parallelism else Fsdp2Engine
+    if strategy.optimizer_in_backward:
+        kind = InBackwardFsdp2Engine
+    return kind(context, module, layers, strategy)
+
+
+def unsharded_module(context: RankContext) -> nn.Module:
+    """The case's module on the meta device, in its master dtype."""
+    return weights.cast(weights.meta_module(context.workload), DTYPES[context.case.precision.master])
+
+
+def shard_module(
+    strategy: fsdp.FullyShardedDataParallel, context: RankContext, module: nn.Module
+) -> list[nn.Module]:
+    """Shard *module*, which is on the meta device, load its weights, and return its layers. Collective call.
+
+    Raises:
+        UnsupportedCase: the module has fewer layers than the options of *strategy* need.
+    """
     precision, mesh = context.case.precision, strategy.init_mesh(context)
     offload = CPUOffloadPolicy(pin_memory=context.device.type == "cuda") if strategy.cpu_offload else None
-    module = weights.cast(weights.meta_module(context.workload), DTYPES[precision.master])
     if strategy.has_tensor_parallelism:
         # first tensor parallelism, so that FSDP shards the remaining part of each tensor
         sequence, loss = strategy.sequence_parallel, strategy.loss_parallel
@@ -131,7 +151,4 @@ def build_fsdp2(strategy: fsdp.FullyShardedDataParallel, context: RankContext) -
     weights.materialise(module, torch.device("cpu") if strategy.cpu_offload else context.device)
     weights.retie(module, tied)
     weights.load_into(module, context.weights_file)
-    kind: type[Fsdp2Engine] = TensorParallelFsdp2Engine if strategy.has_tensor_parallelism else Fsdp2Engine
-    if strategy.optimizer_in_backward:
-        kind = InBackwardFsdp2Engine
-    return kind(context, module, layers, strategy)
+    return layers

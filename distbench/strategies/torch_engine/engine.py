@@ -75,13 +75,13 @@ class TorchEngine(Engine):
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro_batch_count == 0:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._zero_grad()
         self._micro_batch_count += 1
         with self._gradient_sync(self._micro_batch_count == self._accumulation):
             with self.span("forward"):
                 loss = self._loss(self.module, micro_batch)
             with self.span("backward"):
-                (loss if self._divisor == 1 else loss / self._divisor).backward()
+                self._backward(loss)
         return loss.detach()
 
     def step(self) -> None:
@@ -95,7 +95,7 @@ class TorchEngine(Engine):
                     return
             if self._clip is not None:
                 self.clip(self._clip)
-            self._optimizer.step()
+            self._step_optimizer()
             if self._scheduler:
                 self._scheduler.step()
 
@@ -210,6 +210,17 @@ class TorchEngine(Engine):
     def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
         """Context of a micro-batch; gradients need reducing only after the *last*."""
         return nullcontext()
+
+    def _zero_grad(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of a micro-batch, whose *loss* counts as a part of the step."""
+        (loss if self._divisor == 1 else loss / self._divisor).backward()
+
+    def _step_optimizer(self) -> None:
+        """Update the parameters by their gradients."""
+        self._optimizer.step()
 
     def _gradients(self) -> list[torch.Tensor]:
         return [p.grad for p in self.module.parameters() if p.grad is not None]

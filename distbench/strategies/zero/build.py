@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import deepspeed
@@ -22,9 +22,16 @@ from distbench.strategies.zero.config import ModelSizes
 from distbench.workloads import weights
 from distbench.workloads.base import Workload
 
+Initializer = Callable[..., Sequence[Any]]
+"""``deepspeed.initialize``, or a framework's call of it: takes its arguments by keyword, returns the engine
+first."""
+
 
 def create_engine(
-    strategy: Zero, context: RankContext, config: dict[str, Any]
+    strategy: Zero,
+    context: RankContext,
+    config: dict[str, Any],
+    initialize: Initializer = deepspeed.initialize,
 ) -> tuple[Any, list[nn.Module]]:
     """DeepSpeed's engine of this rank, configured by *config*, and the layers of its module."""
     init_distributed(strategy, context.case)
@@ -42,7 +49,7 @@ def create_engine(
     # DeepSpeed converts the parameters to that dtype, and does not convert a batch of floats
     for part in (*layers, module) if compute != master else ():
         forwards.cast_inputs(part, compute)
-    return initialize_deepspeed(strategy, context, config, module, layers), layers
+    return initialize_deepspeed(strategy, context, config, module, layers, initialize), layers
 
 
 def dtypes(case: Case) -> tuple[torch.dtype, torch.dtype]:
@@ -58,10 +65,15 @@ def init_distributed(strategy: Zero, case: Case) -> None:
 
 
 def initialize_deepspeed(
-    strategy: Zero, context: RankContext, config: dict[str, Any], module: nn.Module, layers: list[nn.Module]
+    strategy: Zero,
+    context: RankContext,
+    config: dict[str, Any],
+    module: nn.Module,
+    layers: list[nn.Module],
+    initialize: Initializer = deepspeed.initialize,
 ) -> Any:
     """DeepSpeed's engine around *module*, whose layers are *layers*, configured by *config*."""
-    engine, *_ = deepspeed.initialize(
+    engine, *_ = initialize(
         model=module,
         # an optimizer named in the configuration would be created by DeepSpeed
         optimizer=None if "optimizer" in config else _optimizer(strategy, context, module, layers),

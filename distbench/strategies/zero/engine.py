@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import deepspeed
 import torch
 from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 from torch import nn
@@ -17,7 +18,7 @@ from distbench.strategies.torch_engine import float8, modules, optimizer, readba
 from distbench.strategies.torch_engine.global_mean import GlobalMean
 from distbench.strategies.torch_engine.units import construction_remark
 from distbench.strategies.zero import Zero, checkpoint, live_state
-from distbench.strategies.zero.build import create_engine, model_sizes
+from distbench.strategies.zero.build import Initializer, create_engine, model_sizes
 from distbench.strategies.zero.config import configuration, sizes_for_model
 from distbench.strategies.zero.readback import count_engine_storages, engine_settings
 from distbench.workloads import weights
@@ -41,20 +42,19 @@ class ZeroEngine(Engine):
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
         if self._micro_batch_count > 0:
-            # DeepSpeed counts micro-batches by calls of step; it updates only after the last
             with self.span("optimizer"):
-                self._engine.step()
+                self._end_micro_batch()
         self._micro_batch_count += 1
         with self.span("forward"):
             loss = self._loss(self._engine, micro_batch)
         with self.span("backward"):
-            self._engine.backward(live_state.scale_loss(self._engine, loss))
+            self._backward(live_state.scale_loss(self._engine, loss))
         return loss.detach()
 
     def step(self) -> None:
         self._micro_batch_count = 0
         with self.span("optimizer"):
-            self._engine.step()
+            self._step_optimizer()
 
     def grad_norm(self) -> float:
         squares = [
@@ -141,6 +141,19 @@ class ZeroEngine(Engine):
         self._scatter_state(state)
         optimizer.restore_schedule(self._engine.lr_scheduler, state.scheduled_updates)
 
+    def _backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the scaled *loss* of a micro-batch."""
+        self._engine.backward(loss)
+
+    def _end_micro_batch(self) -> None:
+        """End a micro-batch that is not the last of its step."""
+        # DeepSpeed counts micro-batches by calls of step; it updates only after the last
+        self._engine.step()
+
+    def _step_optimizer(self) -> None:
+        """Update the parameters, after the last micro-batch of a step."""
+        self._engine.step()
+
     def _scatter_state(self, state: TrainingState) -> None:
         checkpoint.scatter_state(self._engine, live_state.updated_tensors(self._engine), state)
 
@@ -154,7 +167,16 @@ class ZeroEngine(Engine):
         count_engine_storages(counter, self._engine, live_state.updated_tensors(self._engine))
 
 
-def build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
-    """Engine of this rank."""
+def build_zero(
+    strategy: Zero,
+    context: RankContext,
+    engine_class: Callable[..., ZeroEngine] = ZeroEngine,
+    initialize: Initializer = deepspeed.initialize,
+) -> ZeroEngine:
+    """Engine of this rank.
+
+    *engine_class* makes it from the context, DeepSpeed's engine and the layers of its module; *initialize*
+    makes DeepSpeed's engine.
+    """
     config = configuration(strategy, context.case, sizes_for_model(strategy, model_sizes(context.workload)))
-    return ZeroEngine(context, *create_engine(strategy, context, config))
+    return engine_class(context, *create_engine(strategy, context, config, initialize))

@@ -1,0 +1,1 @@
+"""Frameworks that take the steps of a strategy."""

@@ -1,0 +1,26 @@
+"""``accelerate``: Hugging Face Accelerate."""
+
+from dataclasses import dataclass
+
+from distbench.core.case import Case
+from distbench.engines._limits import wrapped_problem
+from distbench.engines.base import Framework
+from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.engine import Engine
+
+
+@dataclass(frozen=True)
+class Accelerate(Framework):
+    """Hugging Face Accelerate: it prepares model and optimizer, for the loop that its documentation shows."""
+
+    packages = ("accelerate",)
+    extra = "accelerate"
+    imports = ("accelerate",)
+
+    def problem(self, case: Case, strategy: Strategy) -> str | None:
+        return wrapped_problem(case, strategy, "accelerate", ("ddp", "zero"))
+
+    def build(self, strategy: Strategy, context: RankContext) -> Engine:
+        from distbench.engines.accelerate.engine import build_accelerate
+
+        return build_accelerate(strategy, context)

@@ -1,0 +1,167 @@
+"""Engines whose steps Accelerate takes, in the worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DeepSpeedPlugin, DistributedDataParallelKwargs
+from torch import nn
+
+from distbench.core.errors import Mismatch
+from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.ddp.engine import DdpEngine, ddp_arguments, reduce_in_dtype
+from distbench.strategies.engine import Engine
+from distbench.strategies.torch_engine import optimizer
+from distbench.strategies.torch_engine.modules import load_plain_module
+from distbench.strategies.zero import Zero
+from distbench.strategies.zero.engine import ZeroEngine, build_zero
+
+_SWITCHES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
+"""Variables that an earlier Accelerator of this process has set for the next one."""
+
+
+class AccelerateDdpEngine(DdpEngine):
+    """DDP that Accelerate wraps, reduces and updates."""
+
+    def __init__(
+        self, context: RankContext, module: nn.Module, layers: list[nn.Module], accelerator: Accelerator
+    ) -> None:
+        super().__init__(context, module, layers)
+        self._accelerator = accelerator
+        # a prepared scheduler would take a step for each process
+        self._prepared = accelerator.prepare_optimizer(self._optimizer)
+
+    def clip(self, limit: float) -> None:
+        self._accelerator.clip_grad_norm_(self.module.parameters(), limit)
+
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[Any]:
+        accumulates: AbstractContextManager[Any] = self._accelerator.accumulate(self.module)
+        return accumulates
+
+    def _zero_grad(self) -> None:
+        self._prepared.zero_grad()
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def _step_optimizer(self) -> None:
+        self._prepared.step()
+
+
+class AccelerateZeroEngine(ZeroEngine):
+    """DeepSpeed's engine that Accelerate creates and calls.
+
+    Accelerate updates at the end of the last backward pass. That call is made in ``step``, so that gradients
+    can be read before it.
+    """
+
+    def __init__(
+        self, context: RankContext, engine: Any, layers: list[nn.Module], accelerator: Accelerator
+    ) -> None:
+        super().__init__(context, engine, layers)
+        self._accelerator = accelerator
+        self._last = context.case.batch.gradient_accumulation_steps
+        self._take_step: Callable[[], None] = engine.step
+        engine.step = _do_nothing
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        with self._accelerator.accumulate(self._engine):
+            self._accelerator.backward(loss)
+
+    def _end_micro_batch(self) -> None:
+        """Do nothing: Accelerate tells DeepSpeed of the last micro-batch in its backward pass."""
+
+    def _step_optimizer(self) -> None:
+        self._take_step()
+
+
+def build_accelerate(strategy: Strategy, context: RankContext) -> Engine:
+    """Engine of this rank.
+
+    Raises:
+        Mismatch: Accelerate is not in the process group, or on another device.
+    """
+    _forget_accelerator()
+    if isinstance(strategy, Zero):
+        return _build_zero(strategy, context)
+    assert isinstance(strategy, DistributedDataParallel)
+    module, layers = load_plain_module(context)
+    arguments = {key: value for key, value in ddp_arguments(strategy).items() if value is not None}
+    accelerator = _make_accelerator(
+        context,
+        cpu=context.device.type == "cpu",
+        kwargs_handlers=[DistributedDataParallelKwargs(**arguments)],
+    )
+    wrapped = accelerator.prepare_model(module)
+    engine = AccelerateDdpEngine(context, wrapped, layers, accelerator)
+    reduce_in_dtype(wrapped, context.case.precision)
+    return engine
+
+
+def _build_zero(strategy: Zero, context: RankContext) -> Engine:
+    made: list[Accelerator] = []
+
+    def initialize(
+        *, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], **_: Any
+    ) -> Sequence[Any]:
+        accelerator = _make_accelerator(context, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+        made.append(accelerator)
+        prepared: Sequence[Any] = accelerator.prepare(model, optimizer)
+        _add_scheduler(prepared[0], context)
+        return prepared
+
+    def engine_of(context: RankContext, engine: Any, layers: list[nn.Module]) -> ZeroEngine:
+        return AccelerateZeroEngine(context, engine, layers, made[0])
+
+    return build_zero(strategy, context, engine_of, initialize)
+
+
+def _add_scheduler(engine: Any, context: RankContext) -> None:
+    """Let DeepSpeed step the schedule of the case, which Accelerate would step once per process."""
+    if scheduler := optimizer.make_scheduler(engine.basic_optimizer, context.case.optimizer):
+        engine.lr_scheduler = scheduler
+
+
+def _make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
+    """Accelerator for the steps of the case.
+
+    The model computes in the dtype of the case by itself, so that all engines round alike.
+
+    Raises:
+        Mismatch: it is not in the process group, so that every rank would train alone, or on another device.
+    """
+    if "deepspeed_plugin" in arguments and context.device.type == "cpu":
+        # without a backend every rank would take itself for the only one, and train on all rows
+        PartialState(backend="gloo")
+    accelerator = Accelerator(
+        mixed_precision="no",
+        gradient_accumulation_steps=context.case.batch.gradient_accumulation_steps,
+        step_scheduler_with_optimizer=False,
+        **arguments,
+    )
+    found = accelerator.num_processes, accelerator.device.type
+    if found != (context.world_size, context.device.type):
+        raise Mismatch(
+            f"accelerate: expected {context.world_size} processes on {context.device.type}, found {found[0]} "
+            f"on {found[1]}"
+        )
+    return accelerator
+
+
+def _forget_accelerator() -> None:
+    """Forget the Accelerator of an earlier training of this process, which its next one would continue."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    for name in _SWITCHES:
+        os.environ.pop(name, None)
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Hold back a call of DeepSpeed's ``step``."""
