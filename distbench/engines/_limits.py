@@ -25,5 +25,5 @@ def wrapped_problem(case: Case, strategy: Strategy, framework: str, known: Colle
         return f"engine {framework} runs ZeRO over all ranks, not {strategy.label}; use engine: native"
     if case.precision.compute == "fp16" and not isinstance(strategy, Zero):
         # the scale would be the framework's own GradScaler, with its own rule for overflows
-        return f"engine {framework} trains in fp16 with zero alone; use precision: bf16 or fp32, or engine: native"
+        return f"engine {framework} trains in fp16 with zero alone; use bf16 or fp32, or engine: native"
     return None

@@ -54,7 +54,7 @@ def check_variables(case: Case) -> dict[str, Any]:
 
 
 def describe_framework(case: Case) -> dict[str, str]:
-    """Framework of *case* with its installed version, as an effective setting; empty: its steps are native."""
+    """Framework of *case* with its version, as an effective setting; empty: its steps are native."""
     framework = engine_of(case)
     versions = [f"{name} {importlib.metadata.version(name)}" for name in framework.packages]
     return {FRAMEWORK: ", ".join(versions) or case.engine.name} if case.engine != NATIVE_ENGINE else {}
