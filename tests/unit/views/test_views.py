@@ -19,9 +19,9 @@ from support.runs import call
 from support.stored_runs import FROZEN, SAMPLE
 
 pytestmark = pytest.mark.usefixtures("read_once")
-WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers", "loader")
+WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers", "loader", "engines")
 FORMS = ("", "--json", "--csv", "--md")
-NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers", "loader"}
+NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers", "loader", "engines"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),

@@ -1,0 +1,129 @@
+"""The key ``engine`` of a suite: an axis of the same work, what a framework can't do, and mistakes."""
+
+from dataclasses import replace
+
+import pytest
+
+from distbench.core.case import NATIVE_ENGINE, Case
+from distbench.core.errors import SuiteError
+from distbench.core.machine import Machine
+from distbench.plan import make_plan
+from distbench.plan.references import reference_case
+from distbench.suite.suite import parse_suite_text
+from support.runs import PLUGINS
+
+PACKAGES = dict.fromkeys(("torch", "deepspeed", "accelerate", "lightning-fabric"), "9")
+CPU = Machine("cpu", 2, PACKAGES, has_libaio=False, has_compiler=True)
+SUITE = """
+workload: {transformer: {preset: tiny, seq_len: 32}}
+data: text
+batch: {global_batch_size: 16, micro_batch_size: 2}
+world_sizes: [2]
+"""
+
+
+def planned(sections: str, strategies: str = "[ddp]", machine: Machine = CPU) -> dict[str, str | None]:
+    """Reason why each case can't run by its name."""
+    suite = parse_suite_text(f"{SUITE}strategies: {strategies}\n{sections}")
+    return {item.case.name: item.problem for item in make_plan(suite, machine).cases}
+
+
+def cases(sections: str) -> list[Case]:
+    suite = parse_suite_text(f"{SUITE}strategies: [ddp]\n{sections}")
+    return [item.case for item in make_plan(suite, CPU).cases]
+
+
+def test_each_engine_is_a_case_of_the_same_work():
+    several = cases("engine: [native, accelerate, fabric]\n")
+    assert [each.name.rpartition("/")[2] for each in several] == [
+        "engine=native",
+        "engine=accelerate",
+        "engine=fabric",
+    ]
+    assert len({each.id for each in several}) == 3
+    assert len({each.work_key(["engine"]) for each in several}) == 1
+
+
+def test_a_case_with_native_steps_keeps_its_id():
+    (without,) = cases("")
+    (native,) = cases("engine: native\n")
+    assert without.engine == NATIVE_ENGINE
+    assert native.id == without.id
+
+
+def test_no_framework_takes_the_steps_of_a_reference():
+    (case,) = cases("engine: accelerate\n")
+    assert reference_case(case).engine == NATIVE_ENGINE
+
+
+def test_include_and_exclude_know_engines():
+    names = planned("include: [{strategy: ddp, engine: fabric}]\n")
+    assert list(names) == ["ddp/ws2/mb2/fp32", "ddp/ws2/mb2/fp32/engine=fabric"]
+    left = planned("engine: [native, accelerate, fabric]\nexclude: [{engine: accelerate}]\n")
+    assert [name.rpartition("=")[2] for name in left] == ["native", "fabric"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "strategy", "reason"),
+    [
+        ("accelerate", "fsdp", "engine accelerate has no strategy fsdp; it has ddp, zero"),
+        ("fabric", "zero", "engine fabric has no strategy zero; it has ddp, fsdp"),
+        ("accelerate", "{ddp: {sharded_optimizer: true}}", "runs DDP as it is, not ddp+zero1"),
+        ("fabric", "{ddp: {powersgd_rank: 2}}", "runs DDP as it is, not "),
+        ("accelerate", "{zero: {stage: 1, mesh: {tp: 2}}}", "runs ZeRO over all ranks, not "),
+        ("fabric", "{fsdp: {version: 1}}", "engine fabric shards with FSDP2 alone, not fsdp1"),
+        ("fabric", "{fsdp: {mesh: {tp: 2}}}", "engine fabric shards with FSDP2 alone, not "),
+        ("accelerate", "single", "engine accelerate has no strategy single"),
+    ],
+)
+def test_what_a_framework_can_t_do_is_a_reason(engine, strategy, reason):
+    (problem,) = planned(f"engine: {engine}\n", f"[{strategy}]").values()
+    assert problem
+    assert reason in problem
+    assert "engine: native" in problem
+
+
+@pytest.mark.parametrize(("engine", "extra"), [("accelerate", "accelerate"), ("fabric", "fabric")])
+def test_a_missing_framework_is_a_reason_with_the_command_that_installs_it(engine, extra):
+    machine = replace(CPU, packages={"torch": "9"})
+    native, framed = planned(f"engine: [native, {engine}]\n", machine=machine).values()
+    assert native is None
+    assert framed
+    assert "is not installed" in framed
+    assert f"pip install -e '.[{extra}]'" in framed
+
+
+def test_fp16_is_scaled_by_deepspeed_alone():
+    sections = "precision: fp16\nengine: accelerate\n"
+    ddp, zero = planned(sections, "[ddp, {zero: {stage: 2}}]").values()
+    assert "engine accelerate trains in fp16 with zero alone; use bf16 or fp32" in (ddp or "")
+    assert "engine accelerate" not in (zero or "")
+
+
+MISTAKES = {
+    "unknown": ("acelerate", "did you mean 'accelerate'?"),
+    "number": ("3", "engine = 3: expected a name"),
+    "an option that it has not": ("{accelerate: {steps: 3}}", "unknown"),
+    "two in a mapping": ("{accelerate: {}, fabric: {}}", "expected a name, or a name with options"),
+    "empty": ("[]", "expected a list of at least one value"),
+    "twice": ("[native, native]", "native"),
+    "a strategy": ("ddp", "Allowed: accelerate, fabric, native"),
+    "a list in a list": ("[[native]]", "expected a name"),
+    "a truth": ("true", "engine = true: expected a name"),
+    "upper case": ("Accelerate", "did you mean 'accelerate'?"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_names_the_key_and_what_is_allowed(name):
+    value, told = MISTAKES[name]
+    with pytest.raises(SuiteError) as refused:
+        cases(f"engine: {value}\n")
+    assert "engine" in str(refused.value)
+    assert told in str(refused.value)
+
+
+def test_an_engine_is_added_by_one_file(monkeypatch):
+    monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
+    (case,) = cases("engine: {ends: {code: 7}}\n")
+    assert (case.engine.name, case.engine.options) == ("ends", {"code": 7})
