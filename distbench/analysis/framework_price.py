@@ -1,4 +1,4 @@
-"""What a framework costs: its step beside the native step of the same case."""
+"""Price of a framework: its step beside the native step of the same case."""
 
 from __future__ import annotations
 

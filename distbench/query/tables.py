@@ -103,7 +103,7 @@ CASES = SqlTable(
         SqlColumn("loader_workers", "bigint", "Worker processes of a rank's loader; null: no loader."),
         SqlColumn("environment", "varchar", "current, or the suite's name of another Python environment."),
         SqlColumn("env", "json", "Environment variables that the suite gives to the ranks."),
-        SqlColumn("engine", "text", "Framework that takes the steps; native: none."),
+        SqlColumn("engine", "varchar", "Framework that takes the steps; native: none."),
     ),
 )
 _OUTCOME = (

@@ -1,4 +1,4 @@
-"""The view ``engines``: what a step costs that a framework takes."""
+"""The view ``engines``: the price of a framework per step."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ EMPTY = {
     "experts",
     "layers",
     "loader",
+    "engines",
 }
 """Views that such a run has nothing for."""
 AMBIGUOUS = {"other"}
