@@ -37,7 +37,8 @@ def draft_from_run(
         left[:0] = ["its data: the suite has synthetic rows of the same length"]
     if record.effective.get("trained_parameters") != record.effective.get("parameters"):
         left.append("what it freezes or adds to the model: the suite trains all parameters")
-    tokens = (shape or {}).get("length") if has_data else _tokens_per_sample(record)
+    row = (shape or {}) if has_data else {}
+    tokens = row.get("length") or _tokens_per_sample(record)
     workload = _workload(record, model, shape, tokens, left)
     own = _strategy(case, left)
     batch = {"global_batch_size": case.batch.global_batch_size}

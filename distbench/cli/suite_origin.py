@@ -28,8 +28,9 @@ from distbench.core.case import PluginChoice
 from distbench.core.errors import SuiteError, UsageError, did_you_mean
 from distbench.core.user_callables import callable_problem
 from distbench.record import catalog
-from distbench.record.run_folder import Run
+from distbench.record.run_folder import RUN_FILE, Run
 from distbench.suite import parse_suite_text
+from distbench.suite.foreign_files import foreign_file_problem
 from distbench.suite.yaml_reader import read_suite_text
 from distbench.system.files import infrastructure_errors, write_atomic
 from distbench.system.machine import visible_gpu_count
@@ -90,9 +91,15 @@ class SuiteOrigin:
     def _run(self, out: Path) -> Run:
         """Run that *source* names, which is no file."""
         try:
-            return catalog.find_run(self.source, out)
+            run = catalog.find_run(self.source, out)
         except UsageError as error:
             raise UsageError(f"--from: no such file, and as a run: {error}") from error
+        if not (run.folder / RUN_FILE).exists():
+            raise UsageError(
+                f"--from: {self.source} is a folder without {RUN_FILE}; give a file such as ds_config.json, "
+                "or the run of a measured script"
+            )
+        return run
 
     def _answers(self) -> SuiteAnswers:
         check_model(self.model)
@@ -159,11 +166,12 @@ def stored_suite(origin: SuiteOrigin, file: Path, out: Path) -> Path:
     if not file.exists():
         write_suite(file, text)
         print_note(f"{file}: written; the run is of this suite")
-    elif read_suite_text(file) != text:
+    elif (existing := read_suite_text(file)) != text:
         options = shlex.join([word for each in origin.options for word in each])
-        wanted = " and ".join(name for name, _ in origin.options)
+        if problem := foreign_file_problem(existing):
+            raise UsageError(f"{file}: {problem}")
         raise UsageError(
-            f"{file}: already exists, and is not the suite that {wanted} give; run it as it is with "
+            f"{file}: already exists, and is not the suite of {options}; run it as it is with "
             f"distbench run {shlex.quote(str(file))}, or name a new file: distbench run FILE {options}"
         )
     return file
