@@ -19,13 +19,13 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
     Args:
         file: Configuration of DeepSpeed, Accelerate or the Trainer, or of a model of transformers.
         model: Answer as for ``init``: only a file of the last kind tells it.
-        shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
+        shape: Of a sample, as ``complete_shape`` takes it; None: not known.
 
     Raises:
         UsageError: it is no such file, or there is no model.
     """
     if (configuration := model_of_transformers(file)) is not None:
-        return _draft_of_model(file, configuration, model)
+        return _draft_of_model(file, configuration, model, (shape or {}).get("length"))
     training = read_configuration(file)
     if not model:
         raise UsageError(
@@ -50,8 +50,13 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
     return SuiteDraft(str(file), sections, training.strategy, tuple(left))
 
 
-def _draft_of_model(file: Path, configuration: Mapping[str, Any], model: str) -> SuiteDraft:
+def _draft_of_model(
+    file: Path, configuration: Mapping[str, Any], model: str, tokens: int | None
+) -> SuiteDraft:
     """Suite of the model with the *configuration* of transformers in *file*, which tells no training.
+
+    Args:
+        tokens: Tokens of a sample; None: not known.
 
     Raises:
         UsageError: a suite has no task for it, or another model is asked for.
@@ -65,7 +70,9 @@ def _draft_of_model(file: Path, configuration: Mapping[str, Any], model: str) ->
             f"--from: a suite has no task for the model {name} of {file}; use --model package.module:callable"
         )
     sections = {
-        "workload": {"huggingface": {"config": str(file), "task": task}},
+        "workload": {
+            "huggingface": {"config": str(file), "task": task, **({"seq_len": tokens} if tokens else {})}
+        },
         "batch": {"per_device_batch_size": _SAMPLES},
         "optimizer": {"name": "adamw"},
         "precision": {"compute": "fp32"},

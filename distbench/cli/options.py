@@ -47,6 +47,15 @@ GpusPerNodeOption = Annotated[
     int | None,
     option("--gpus-per-node", "N", "Plan for --nodes (1) nodes with N GPUs each, not for this machine."),
 ]
+SourceOption = Annotated[
+    str, option("--from", "FROM", "Measured script, or file of another framework, to compare.")
+]
+ModelOption = Annotated[
+    str, option("--model", "MODEL", "Preset of the transformer, or package.module:callable.")
+]
+DatasetOption = Annotated[
+    str, option("--data", "DATASET", "package.module:callable that returns your dataset.")
+]
 CheckOption = Annotated[bool, flag("--check", text="First check each case against its reference.")]
 MarkdownOption = Annotated[bool, flag("--md", text="Print Markdown, for a pull request.")]
 CsvOption = Annotated[bool, flag("--csv", text="Print CSV.")]

@@ -126,7 +126,10 @@ def create_execution(
         typer.Exit: this process has served the one that executes it.
     """
     if suite is None:
-        raise UsageError("run: missing SUITE; use distbench run SUITE or distbench run --resume RUN")
+        raise UsageError(
+            "run: missing SUITE; use distbench run SUITE, distbench run --from FILE, which writes one, or "
+            "distbench run --resume RUN"
+        )
     loaded = load_suite(suite, changed)
     join_started_ranks(context, loaded, out)
     return RunExecution.create(loaded, out, context.obj)

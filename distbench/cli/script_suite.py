@@ -16,23 +16,30 @@ from distbench.suite.sections import check_section
 from distbench.workloads._hf_files import deciding_keys
 
 
-def draft_from_run(run: Run, model: str, shape: Mapping[str, Any] | None = None) -> SuiteDraft:
+def draft_from_run(
+    run: Run, model: str, shape: Mapping[str, Any] | None = None, *, has_data: bool = False
+) -> SuiteDraft:
     """Carry the training of the script of *run* over.
 
     Args:
         run: A measured script.
         model: Answer as for ``init``; empty: that of the run, which needs to be one of transformers.
-        shape: ``kind``, ``length`` and ``classes`` of a user's own model; None: not known.
+        shape: Of a sample, as ``complete_shape`` takes it; None: not known.
+        has_data: True if the suite gets the dataset of the script, which *shape* is that of.
 
     Raises:
         UsageError: the run has no measured script, or its model is not known.
     """
     record = measured_trial(run)
     case = record.case
-    left = ["its data and first weights: the suite has synthetic rows of the same length and random weights"]
+    left = ["its first weights: the suite has random ones"]
+    if not has_data:
+        left[:0] = ["its data: the suite has synthetic rows of the same length"]
     if record.effective.get("trained_parameters") != record.effective.get("parameters"):
         left.append("what it freezes or adds to the model: the suite trains all parameters")
-    workload = _workload(record, model, shape, left)
+    row = (shape or {}) if has_data else {}
+    tokens = row.get("length") or _tokens_per_sample(record)
+    workload = _workload(record, model, shape, tokens, left)
     own = _strategy(case, left)
     batch = {"global_batch_size": case.batch.global_batch_size}
     if case.batch.gradient_accumulation_steps > 1:
@@ -65,8 +72,9 @@ def measured_trial(run: Run) -> Record:
     return measured[-1]
 
 
-def _workload(record: Record, model: str, shape: Mapping[str, Any] | None, left: list[str]) -> dict[str, Any]:
-    tokens = _tokens_per_sample(record)
+def _workload(
+    record: Record, model: str, shape: Mapping[str, Any] | None, tokens: int | None, left: list[str]
+) -> dict[str, Any]:
     if model:
         return named_workload(model, shape, tokens)
     own = record.effective.get("model") or {}

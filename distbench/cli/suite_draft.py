@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.cli.suite_template import is_user_model, model_problem
+from distbench.cli.suite_template import complete_shape, is_user_callable, model_problem
 from distbench.core.case import LoaderConfig, PluginChoice
 from distbench.core.errors import UsageError
 from distbench.suite.cells import LABEL_OPTION
@@ -49,6 +49,7 @@ class SuiteDraft:
     """Strategy of the training; None: no suite has it."""
     left_out: tuple[str, ...]
     """Sentences on what the suite does not have of it."""
+    data: Any = "synthetic"
 
     def render(self, file: str) -> str:
         """The suite as YAML, to be stored as *file*."""
@@ -63,6 +64,7 @@ class SuiteDraft:
             file=file,
             origin=textwrap.wrap(f"Taken from {self.origin}. The suite does not have:", 108),
             left_out=[line for each in self.left_out for line in wrap(f"- {each}")],
+            data=json.dumps(self.data),
             sections={key: json.dumps(value) for key, value in self.sections.items()},
             own=json.dumps({self.own.name: {**self.own.options, LABEL_OPTION: OWN_LABEL}})
             if self.own
@@ -100,15 +102,15 @@ def named_workload(model: str, shape: Mapping[str, Any] | None, tokens: int | No
 
     Args:
         model: Preset of the transformer, or ``package.module:callable``.
-        shape: ``kind``, ``length`` and ``classes`` of the user's own model; None: not known.
+        shape: Of a sample, as ``complete_shape`` takes it; None: not known.
         tokens: Tokens of a sample; None: not known.
 
     Raises:
         UsageError: there is no such preset.
     """
-    if is_user_model(model):
-        known = {"kind": "tokens", "length": 128, "classes": 256, **(shape or {})}
-        return {"user": {"model": model, **known, **({"length": tokens} if tokens else {})}}
+    known = {**complete_shape(shape), **({"length": tokens} if tokens else {})}
+    if is_user_callable(model):
+        return {"user": {"model": model, **known}}
     if problem := model_problem(model):
         raise UsageError(f"--model = {model!r}: {problem}")
-    return {"transformer": {"preset": model, "seq_len": tokens or 128}}
+    return {"transformer": {"preset": model, "seq_len": known["length"]}}

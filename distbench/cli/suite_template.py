@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from distbench.core.errors import did_you_mean
+from distbench.core.user_callables import callable_problem
 
 SuiteGoal = Literal["throughput", "memory", "scaling", "gate"]
 SUITE_GOALS: tuple[SuiteGoal, ...] = get_args(SuiteGoal)
@@ -26,7 +28,6 @@ UNKNOWN_SHAPE_ADVICE = (
 _SAMPLES = 8
 """Samples per step on the device with the most samples."""
 _TOKENS: Mapping[str, Any] = {"kind": "tokens", "length": 128, "classes": 256}
-"""Shape written for a model whose own is unknown."""
 _TEMPLATE = Path(__file__).with_name("suite.yaml.jinja")
 
 
@@ -42,25 +43,45 @@ class SuiteAnswers:
     device: str
     """cpu or cuda: that of the machine where the suite is written, which decides its initial precision."""
     shape: Mapping[str, Any] | None = None
-    """``kind``, ``length`` and ``classes`` that a forward pass of the user's own model accepted; empty: none
-    was found; None: not tried.
+    """Shape of a sample, as ``complete_shape`` takes it; without classes no forward pass gave logits; None:
+    not tried.
     """
+    data: str = ""
+    """``package.module:callable`` of the user's own dataset; empty: what suits the model."""
 
 
-def is_user_model(model: str) -> bool:
-    """True if the *model* of an answer is one of the user's own."""
-    return ":" in model
+def is_user_callable(answer: str) -> bool:
+    """True if an *answer* names something of the user's own, and nothing of distbench."""
+    return ":" in answer
 
 
 def model_problem(model: str) -> str | None:
     """Description of the mistake in the *model* of an answer; None if there is none."""
-    if is_user_model(model) or model in _presets():
+    if is_user_callable(model):
+        return callable_problem(model)
+    if model in _presets():
         return None
     return (
         f"not a preset of the transformer; {did_you_mean(model, _presets())}. A model of your own is a "
         "callable of a file here: mymodel:MyModel of mymodel.py. One of Hugging Face's is a workload: "
         f"{{huggingface: {{model_type: {model}}}}} (distbench list workloads huggingface)"
     )
+
+
+def complete_shape(shape: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Options ``kind``, ``classes`` and sizes of a sample of the workload ``user``.
+
+    Args:
+        shape: Those that are known, from a forward pass of the model or a row of the dataset; None: none.
+    """
+    known = dict(shape or {})
+    usual = {key: _TOKENS[key] for key in _TOKENS if key != "length" or known.get("kind") != "images"}
+    return {**usual, **known}
+
+
+def user_data(dataset: str) -> dict[str, Any]:
+    """Section ``data`` for a *dataset* of the user's own."""
+    return {"user": {"dataset": dataset}}
 
 
 def _presets() -> list[str]:
@@ -87,9 +108,10 @@ def render_suite(answers: SuiteAnswers, file: str) -> str:
         question=GOAL_QUESTIONS[answers.goal],
         model=answers.model,
         presets=_presets(),
-        is_user_model=is_user_model(answers.model),
+        is_user_model=is_user_callable(answers.model),
         user_model_advice=_user_model_advice(answers.shape),
-        shape=answers.shape or _TOKENS,
+        shape=complete_shape(answers.shape),
+        data=json.dumps(user_data(answers.data)) if answers.data else "",
         devices=answers.devices,
         device=answers.device,
         samples=_SAMPLES,
@@ -102,7 +124,7 @@ def _user_model_advice(shape: Mapping[str, Any] | None) -> list[str]:
     if shape is None:
         tried = "not tested: check them"
     else:
-        tried = "taken from a forward pass of the model" if shape else UNKNOWN_SHAPE_ADVICE
+        tried = "taken from a forward pass of the model" if "classes" in shape else UNKNOWN_SHAPE_ADVICE
     return textwrap.wrap(
         "Called without arguments it returns the nn.Module. kind: tokens, or features with one label each; "
         f"length: of a sample; classes: its vocabulary, or labels; {tried}. layer_classes: [Block] sets the "

@@ -25,26 +25,28 @@ def construct_models(
     device: str = "",
     computes: Sequence[str] = (),
     datasets: Sequence[Case] = (),
+    dataset: str = "",
     *,
     quiet: bool = False,
 ) -> ConstructionResults:
     """Construct each of *models* for *device*, and open the *datasets* of cases.
 
-    Without any results, with a note, if that is not possible.
+    Without any results, with a note, if that is not possible. The first row of *dataset*, if one is named,
+    decides the shape of the inputs of *models*.
     """
     named = [each.options.get("model", each.name) for each in models]
     named += [case.data.options.get("dataset", case.data.name) for case in datasets]
-    names = ", ".join(dict.fromkeys(map(str, named)))
+    names = ", ".join(dict.fromkeys(map(str, [*named, *([dataset] if dataset else [])])))
     began, item = time.monotonic(), f"importing {names}"
     with observe_progress(quiet=quiet) as watcher:
         watcher.build_started(item, 0, 1)
         try:
-            found = construct_user_models(models, device, computes, datasets)
+            found = construct_user_models(models, device, computes, datasets, dataset)
         except ConstructionError as error:
             watcher.note(f"{names}: not imported: {error}")
             return ConstructionResults([], [])
-        failed = any(each.problem for each in found.models) or any(found.dataset_problems)
-        watcher.build_ended(item, 0, 1, time.monotonic() - began, failed=failed)
+        problems = [*(each.problem for each in found.models), *found.dataset_problems, found.row.problem]
+        watcher.build_ended(item, 0, 1, time.monotonic() - began, failed=any(problems))
         return found
 
 

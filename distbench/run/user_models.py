@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from distbench.core import registry
@@ -48,9 +48,19 @@ class ConstructionResult:
     problem: str
     """Description of the error; empty: none."""
     shape: dict[str, Any]
-    """``kind``, ``length`` and ``classes`` that a forward pass accepted; empty: none was found."""
+    """Options of the workload ``user`` with which a forward pass gave logits; empty: none were found."""
     refused: dict[str, str]
     """Dtype of the computation -> reason why the model is not trained in it."""
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """Result of reading the first row of a dataset."""
+
+    problem: str = ""
+    """Description of the error; empty: none."""
+    shape: dict[str, Any] = field(default_factory=dict)
+    """Options of the workload ``user`` that it decides; empty: none, or no dataset was named."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +70,15 @@ class ConstructionResults:
     models: list[ConstructionResult]
     dataset_problems: list[str]
     """Description of the error of each dataset; empty: none."""
+    row: RowResult = field(default_factory=RowResult)
 
 
 def construct_user_models(
-    models: Sequence[PluginChoice], device: str, computes: Sequence[str], datasets: Sequence[Case] = ()
+    models: Sequence[PluginChoice],
+    device: str,
+    computes: Sequence[str],
+    datasets: Sequence[Case] = (),
+    dataset: str = "",
 ) -> ConstructionResults:
     """Construct each of *models* once in a subprocess, and read the first row of each of *datasets*.
 
@@ -72,6 +87,8 @@ def construct_user_models(
         device: Kind of device on which they would be trained.
         computes: Dtypes in which they would be trained.
         datasets: Cases with a dataset of the user.
+        dataset: ``package.module:callable`` of a dataset whose first row decides the shape of the inputs of
+            *models*; empty: what they accept decides it.
 
     Raises:
         ConstructionError: there is no torch here, or the process that constructs them did not exit normally.
@@ -82,7 +99,7 @@ def construct_user_models(
         file = scratch / "models.json"
         asked = [dataclasses.asdict(each) for each in models]
         more = {"device": device, "computes": list(computes), "datasets": [c.to_json() for c in datasets]}
-        write_json(file, {"models": asked, **more})
+        write_json(file, {"models": asked, "dataset": dataset, **more})
         try:
             done = subprocess.run(
                 [sys.executable, *WORKER_ARGUMENTS, "construct", str(file)],
@@ -97,7 +114,8 @@ def construct_user_models(
         if done.returncode:
             raise ConstructionError(f"the process that constructed them {exit_text(done.returncode)}")
         told = json.loads(file.with_suffix(".constructed").read_text())
-        return ConstructionResults([ConstructionResult(**each) for each in told["models"]], told["datasets"])
+        found = [ConstructionResult(**each) for each in told["models"]]
+        return ConstructionResults(found, told["datasets"], RowResult(**told["row"]))
 
 
 class ConstructionError(Exception):

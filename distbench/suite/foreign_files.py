@@ -8,7 +8,7 @@ _SUITE_KEY = re.compile(r"^\s*[\"']?(workload|strategies|batch)[\"']?\s*:", re.M
 _MANIFEST = re.compile(
     r"^apiVersion:.*?^kind:\s*(\w+)|^kind:\s*(\w+).*?^apiVersion:", re.MULTILINE | re.DOTALL
 )
-_CARRIED = "distbench init SUITE --from FILE writes a suite with it and its alternatives"
+_CARRIED = "distbench run --from FILE --model MODEL compares it with its alternatives"
 # file, remedy
 _BY_PATTERN = (
     (r"^#SBATCH\b", "a batch script for Slurm", "submit a suite with distbench launch SUITE --on slurm"),
@@ -22,11 +22,15 @@ _BY_PATTERN = (
     ),
     (r'"per_device_train_batch_size"\s*:', "a file of TrainingArguments", _CARRIED),
     (r"^\[(parallelism|activation_checkpoint|lr_scheduler)\]", "a configuration of torchtitan", _CARRIED),
-    (r'"model_type"\s*:', "a configuration of a model of transformers", _CARRIED),
+    (
+        r'"model_type"\s*:',
+        "a configuration of a model of transformers",
+        "distbench run --from FILE compares strategies for it",
+    ),
     (
         r"^(import \w|from [\w.]+ import )",
         "a Python script",
-        "distbench init --model package.module:callable writes a suite for a model in it",
+        "distbench run --model package.module:callable compares strategies for a model in it",
     ),
 )
 

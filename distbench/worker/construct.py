@@ -18,6 +18,7 @@ from distbench.core.serialization import decode
 from distbench.core.text import truncate_middle
 from distbench.data.base import DataSource
 from distbench.system.files import write_atomic
+from distbench.worker.first_row import FirstRow
 from distbench.worker.user_code import message_with_line
 from distbench.workloads import batch_norm, weights
 from distbench.workloads.base import Workload
@@ -30,19 +31,35 @@ _MAX_ELEMENTS_IN_MEMORY = 20_000_000
 
 
 def construct_models(file: Path) -> None:
-    """Construct each of the workloads in *file*, open the datasets of its cases, and write the results."""
+    """Construct each of the workloads in *file*, open the datasets of its cases, and write the results.
+
+    The inputs of models have the shape of the first row of the dataset that *file* names, if it names one.
+    """
     asked = json.loads(file.read_text())
+    row, row_problem = _first_row(asked["dataset"])
     told = {
         "models": [
-            _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"])
+            _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"], row)
             for each in asked["models"]
         ],
         "datasets": [_dataset_problem(decode(Case, each, str(file))) for each in asked["datasets"]],
+        "row": {"problem": row_problem, "shape": row.shape},
     }
     write_atomic(file.with_suffix(".constructed"), json.dumps(told))
 
 
-def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str]) -> dict[str, Any]:
+def _first_row(dataset: str) -> tuple[FirstRow, str]:
+    """First row of *dataset*, and the problem of reading it; both are empty if *dataset* is."""
+    try:
+        return (FirstRow.read(dataset) if dataset else FirstRow()), ""
+    except Exception as error:
+        # user code: any exception is an answer; its line is looked for in the module of a model
+        return FirstRow(), _problem_text(error, PluginChoice("user", {"model": dataset}))
+
+
+def _try_model(
+    choice: PluginChoice, device: str, compute_dtypes: Sequence[str], row: FirstRow
+) -> dict[str, Any]:
     """Problem of the model of *choice*, shape of its inputs, and the *compute_dtypes* that it refuses."""
     try:
         workload: Workload = registry.create_plugin("workloads", choice)
@@ -53,7 +70,7 @@ def _try_model(choice: PluginChoice, device: str, compute_dtypes: Sequence[str])
         # user code: any exception is an answer
         return {"problem": _problem_text(error, choice), "shape": {}, "refused": {}}
     refused = {compute: why for compute in compute_dtypes if (why := _refusal(module, device, compute))}
-    return {"problem": "", "shape": _input_shape(seen), "refused": refused}
+    return {"problem": "", "shape": _input_shape(seen, row), "refused": refused}
 
 
 def _dataset_problem(case: Case) -> str:
@@ -103,9 +120,18 @@ def _in_memory(module: nn.Module, workload: Workload) -> nn.Module:
     return workload.module()
 
 
-def _input_shape(module: nn.Module) -> dict[str, Any]:
-    """``kind``, ``length`` and ``classes`` for which a forward pass gave logits; empty: none did."""
+def _input_shape(module: nn.Module, row: FirstRow) -> dict[str, Any]:
+    """Options of the workload ``user`` with which a forward pass gave logits; empty: with none it did.
+
+    Tries the inputs of *row* alone if it has some that a workload takes.
+    """
     device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    if row.inputs is not None and row.shape:
+        has_ids = row.shape["kind"] == "tokens"
+        dtype, labelled = (torch.long, row.inputs.shape) if has_ids else (torch.float32, ())
+        logits = _output(module, row.inputs.expand(_ROWS, *row.inputs.shape).to(device, dtype))
+        fits = logits is not None and logits.shape[:-1] == (_ROWS, *labelled)
+        return {**row.shape, "classes": logits.shape[-1]} if logits is not None and fits else {}
     for length in _TRIED_LENGTHS:
         logits = _output(module, torch.zeros(_ROWS, length, dtype=torch.long, device=device))
         if logits is not None and logits.ndim == 3 and logits.shape[:2] == (_ROWS, length):

@@ -17,7 +17,13 @@ _DEFAULT_MINUTES = 30.0
 
 def run(
     context: typer.Context,
-    suite: Annotated[Path | None, argument("[SUITE]", "Suite file (YAML).")] = None,
+    suite: Annotated[
+        Path | None,
+        argument("[SUITE]", "Suite file (YAML); with --from, --model or --data, the one to write."),
+    ] = None,
+    source: options.SourceOption = "",
+    model: options.ModelOption = "",
+    data: options.DatasetOption = "",
     out: options.OutOption = options.DEFAULT_RUNS_FOLDER,
     set_: options.SetOption = [],
     only: options.OnlyOption = [],
@@ -64,7 +70,10 @@ def run(
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> int:
-    """Run a suite; write its records and a report."""
+    """Run a suite; write its records and a report.
+
+    With --from, --model or --data it writes the suite first, as distbench init does.
+    """
     from functools import partial
 
     from distbench.api.suite_run import write_results
@@ -93,6 +102,7 @@ def run(
     changed = options.make_overrides(changes, only, world_sizes, device, check=check)
     if retry_failed and not resume:
         raise UsageError("--retry-failed: nothing has failed yet; use it with --resume RUN")
+    suite = _written_suite(suite, out, source, model, data, resume)
     if on or detach or nodes is not None:
         flags = {
             "--json": as_json,
@@ -141,3 +151,27 @@ def run(
         stopped = run_advice(execution, analysed, out, context.obj, quiet=quiet, as_json=as_json)
         return stopped or session.exit_code
     return session.exit_code
+
+
+def _written_suite(
+    suite: Path | None, out: Path, source: str, model: str, data: str, resume: str
+) -> Path | None:
+    """File of the suite that --from, --model and --data tell; without them *suite*.
+
+    Raises:
+        UsageError: they don't tell one, or the file is another suite.
+    """
+    if not (source or model or data):
+        return suite
+    from distbench.cli.suite_origin import DEFAULT_FILE, SuiteOrigin, stored_suite
+
+    origin = SuiteOrigin(source, model, data)
+    if resume:
+        given = origin.options[0][0]
+        raise UsageError(f"{given}: leave it out beside --resume, which goes on with the suite of its run")
+    if not source and not model:
+        raise UsageError(
+            f"--data {data}: no model takes these rows; add --model package.module:callable, or a preset of "
+            "the transformer such as tiny"
+        )
+    return stored_suite(origin, suite or DEFAULT_FILE, out)

@@ -20,8 +20,10 @@ _LAUNCH = (
 """Keys on the launch, which a suite has in its own."""
 _FSDP_WITHOUT_EFFECT = (
     *("auto_wrap_policy", "transformer_layer_cls_to_wrap", "cpu_ram_efficient_loading", "state_dict_type"),
-    *("sync_module_states", "use_orig_params"),
+    *("sync_module_states", "use_orig_params", "min_num_params"),
 )
+_XLA = ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt")
+"""Switches that the Trainer writes with every file."""
 _SHARDINGS = {
     **dict.fromkeys(("1", "FULL_SHARD", "True"), "full"),
     **dict.fromkeys(("2", "SHARD_GRAD_OP", "False"), "grad_op"),
@@ -101,6 +103,8 @@ def read_fsdp(section: Settings, compute: str, usual_version: int = 1) -> Descri
         if key in settings and str(settings.take(key)).lower() != usual:
             settings.leave(key, "a suite prefetches as FSDP does by default", "speed")
     settings.ignore(("backward_prefetch_policy",))
+    for key in _XLA:
+        settings.leave_unless(key, False, "a suite has no XLA", "training")
     settings.leave_rest()
     # its policy of mixed precision has one dtype for parameters and reduction
     found.precision = {**autocast(compute), "reduce": compute} if compute != "no" else {"compute": "fp32"}

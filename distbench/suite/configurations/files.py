@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,8 @@ def read_configuration(file: Path) -> DescribedTraining:
         return read_trainer(settings, lambda name: _mapping(_beside(file, name)))
     if is_torchtitan(settings):
         return read_torchtitan(settings)
+    if "strategies" in settings:
+        raise UsageError(f"{file}: this is a suite; run it with: distbench run {shlex.quote(str(file))}")
     raise UsageError(
         f"{file}: no configuration of DeepSpeed (zero_optimization, train_batch_size, ...), Accelerate "
         "(distributed_type, ...), the Trainer (per_device_train_batch_size, output_dir, ...) or torchtitan "
@@ -80,8 +83,9 @@ def _mapping(file: Path) -> Mapping[str, Any]:
 def _parsed(text: str, file: Path) -> Any:
     if file.suffix == ".py":
         raise UsageError(
-            f"{file}: distbench runs no Python to read a configuration, such as that of torchtitan 0.3; give "
-            "--from the TOML of torchtitan 0.2 with the same settings"
+            f"{file}: distbench runs no Python to read a configuration, such as that of torchtitan 0.3: give "
+            "--from the TOML of torchtitan 0.2 with the same settings. Of a training script, name the model "
+            "and the dataset: distbench run --model module:callable --data module:callable"
         )
     if file.suffix == ".toml":
         return _toml(text, file)

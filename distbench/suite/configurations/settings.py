@@ -50,6 +50,8 @@ class Settings:
 
     def __init__(self, values: Mapping[str, Any], left_out: list[LeftOut], path: str = "") -> None:
         self._values, self._left_out, self._path = dict(values), left_out, path
+        self._names: dict[str, str] = {}
+        """Key -> name in the file, where that is another one."""
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -61,7 +63,7 @@ class Settings:
 
     def merged(self, values: Mapping[str, Any]) -> Settings:
         """The same settings with *values*, which count more."""
-        return Settings({**self._values, **values}, self._left_out, self._path)
+        return self._renamed({**self._values, **values}, self._left_out, self._names)
 
     def is_auto(self, key: str) -> bool:
         """True if the Trainer fills *key* in."""
@@ -103,13 +105,19 @@ class Settings:
 
     def without_prefix(self, prefix: str, left_out: list[LeftOut]) -> Settings:
         """The same settings, whose keys may begin with *prefix*; *left_out* gets what is not carried over."""
-        values = {key.removeprefix(prefix): value for key, value in self._values.items()}
-        return Settings(values, left_out, self._path + prefix)
+        names = {key.removeprefix(prefix): key for key in self._values}
+        values = {key: self._values[name] for key, name in names.items()}
+        return self._renamed(values, left_out, names)
 
     def leave(self, key: str, reason: str, changes: Effect) -> None:
         """Leave *key* out for *reason*."""
         self._values.pop(key, None)
-        self._left_out.append(LeftOut(self._path + key, reason, changes))
+        self._left_out.append(LeftOut(self._path + self._names.get(key, key), reason, changes))
+
+    def _renamed(self, values: Mapping[str, Any], left_out: list[LeftOut], names: dict[str, str]) -> Settings:
+        settings = Settings(values, left_out, self._path)
+        settings._names = names
+        return settings
 
     def leave_unless(self, key: str, usual: Any, reason: str, changes: Effect) -> None:
         """Take *key*; leave it out for *reason* if it is there and not *usual*."""

@@ -95,6 +95,100 @@ def test_the_shape_of_a_model_of_ones_own_is_that_of_its_forward_pass(
     assert ("set kind, length and classes, and loss_function" in errors) == (said == "loss_function")
 
 
+DATASETS = """
+import numpy as np
+import torch
+from torch import nn
+
+def words():
+    return [(torch.arange(9) + row, torch.arange(9) + row + 1) for row in range(64)]
+
+def lists():
+    return [{"labels": [2, 1], "input_ids": [1, 2]}] * 64
+
+def numbers():
+    return [(np.full(64, row / 64), row % 10) for row in range(64)]
+
+def pictures():
+    return [(torch.full((1, 28, 28), row / 64), row % 10) for row in range(64)]
+
+def text():
+    return [("once upon a time", 1)] * 64
+
+def missing():
+    raise FileNotFoundError("no such corpus")
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 7)
+
+    def forward(self, pictures):
+        return self.head(self.layer(pictures).amax((2, 3)))
+"""
+TOKENS = {"kind": "tokens", "length": 128, "classes": 256}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("model", "dataset", "shape"),
+    [
+        ("initmodels:Words", "words", {"kind": "tokens", "length": 9, "classes": 999}),
+        (
+            "initdata:Convolution",
+            "pictures",
+            {"kind": "images", "image_size": 28, "channels": 1, "classes": 7},
+        ),
+        pytest.param(
+            "initmodels:Numbers",
+            "numbers",
+            {"kind": "features", "length": 64, "classes": 10},
+            marks=pytest.mark.deep,
+        ),
+        # of a model that doesn't take them, what the rows tell is kept
+        pytest.param("initdata:Convolution", "lists", {**TOKENS, "length": 2}, marks=pytest.mark.deep),
+        # rows of no kind tell nothing
+        pytest.param(
+            "initmodels:Words", "text", {**TOKENS, "length": 64, "classes": 999}, marks=pytest.mark.deep
+        ),
+    ],
+)
+def test_the_shape_of_a_dataset_of_ones_own_is_that_of_its_first_row(
+    command, tmp_path, monkeypatch, model, dataset, shape
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "initmodels.py").write_text(MODELS)
+    (tmp_path / "initdata.py").write_text(DATASETS)
+    code, _, errors = command("init", "mine.yaml", "--model", model, "--data", f"initdata:{dataset}")
+    assert code == 0, errors
+    work = load_suite(tmp_path / "mine.yaml").work
+    assert work["data"] == {"user": {"dataset": f"initdata:{dataset}"}}
+    assert work["workload"]["user"] == {"model": model, **shape}
+    assert ("loss_function" in errors) == (dataset == "lists")
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ("missing", "--data: dataset = 'initdata:missing' raised FileNotFoundError: no such corpus"),
+        pytest.param("mising", "has no mising; did you mean 'missing'?", marks=pytest.mark.deep),
+        pytest.param(
+            "pictures",
+            "--data: rows of initdata:pictures are images, but the model takes tokens; add --model",
+            marks=pytest.mark.deep,
+        ),
+    ],
+)
+def test_a_dataset_that_can_not_be_taken_writes_nothing(command, tmp_path, monkeypatch, dataset, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "initdata.py").write_text(DATASETS)
+    code, _, errors = command("run", "--model", "tiny", "--data", f"initdata:{dataset}")
+    assert (code, (tmp_path / "suite.yaml").exists()) == (2, False)
+    assert said in errors
+    assert ("initdata.py:" in errors) == (dataset == "missing")
+
+
 @pytest.mark.train
 @pytest.mark.deep
 def test_a_model_that_can_not_be_imported_writes_nothing(command, tmp_path, monkeypatch):

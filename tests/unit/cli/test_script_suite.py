@@ -63,6 +63,19 @@ def test_a_model_of_ones_own_is_asked_for_and_taken(command, tmp_path):
     assert load_suite(file).work["workload"] == {"transformer": {"preset": "tiny", "seq_len": 64}}
 
 
+def test_its_dataset_is_taken_if_it_is_named(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("scriptrows.py").write_text("def rows():\n    return [([*range(64)], [*range(1, 65)])] * 64\n")
+    words = ("--from", str(script_run(tmp_path / "runs")), "--data", "scriptrows:rows")
+    code, _, errors = command("init", "mine.yaml", *words)
+    assert code == 0, errors
+    assert "left out: its first weights" in errors
+    assert "its data" not in errors
+    work = load_suite(Path("mine.yaml")).work
+    assert work["data"] == {"user": {"dataset": "scriptrows:rows"}}
+    assert work["workload"]["huggingface"]["seq_len"] == 64
+
+
 def test_what_no_suite_has_is_named(command, tmp_path):
     folder = script_run(
         tmp_path / "runs",

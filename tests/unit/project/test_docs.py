@@ -101,6 +101,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
     """The folder that commands on pages are written for: suites, runs and a model's history of one's own."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "suites", folder / "suites")
+    shutil.copytree(ROOT / "tests" / "starts", folder, dirs_exist_ok=True)
     pages = shutil.ignore_patterns("report.html", "answer.png")
     shutil.copytree(ROOT / "reports" / "sample", folder / "reports" / "sample", ignore=pages)
     shutil.copy(ROOT / "suites" / "quickstart.yaml", folder / "suites" / "mine.yaml")
@@ -122,6 +123,9 @@ def executed(words: list[str]) -> list[str] | None:
     """What a test runs of a command on a page; None: nothing that a machine without an engine can run."""
     verb, *arguments = words
     if ELSEWHERE & {*words} or ("--on" in arguments and verb != "plan"):
+        return None
+    if arguments[-2:] == ["--from", "RUN"]:
+        # a run of a script, which the sample is not
         return None
     arguments = ["reports/sample" if word == "RUN" else word for word in arguments]
     if verb == "gate":

@@ -514,6 +514,16 @@ def test_the_trainer_shards_by_fsdp(tmp_path):
     first = read(tmp_path, {**TRAINER, "fsdp": True, "fsdp_config": {"version": 1}})
     assert first.strategy.options == {"version": 1}
     assert left(first) == {}
+    # what the Trainer itself writes is nothing to leave out; a key keeps the name that it has in the file
+    written = {"xla": False, "xla_fsdp_v2": False, "xla_fsdp_grad_ckpt": False, "min_num_params": 0}
+    config = {"fsdp_version": 2, **written, "limit_all_gathers": True, "fsdp_backward_prefetch": "no"}
+    named = read(tmp_path, {**TRAINER, "fsdp": True, "fsdp_config": config})
+    assert left(named) == {
+        "fsdp_config.fsdp_backward_prefetch": "speed",
+        "fsdp_config.limit_all_gathers": "training",
+    }
+    xla = read(tmp_path, {**TRAINER, "fsdp": True, "fsdp_config": {"version": 2, "xla": True}})
+    assert left(xla) == {"fsdp_config.xla": "training"}
 
 
 def test_the_trainer_fills_in_each_auto_of_a_file_of_deepspeed(tmp_path):

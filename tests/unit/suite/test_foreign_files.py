@@ -7,20 +7,20 @@ from support.runs import call
 FILES = {
     "ds_config.json": (
         '{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}',
-        "a configuration of DeepSpeed, not a suite; distbench init SUITE --from FILE writes a suite with it "
-        "and its alternatives",
+        "a configuration of DeepSpeed, not a suite; distbench run --from FILE --model MODEL compares it "
+        "with its alternatives",
     ),
     "commented.json": (
         '// ours\n{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}',
-        "a configuration of DeepSpeed, not a suite; distbench init SUITE --from FILE",
+        "a configuration of DeepSpeed, not a suite; distbench run --from FILE",
     ),
     "trainer_args.json": (
         '{"output_dir": "out", "per_device_train_batch_size": 4}',
-        "a file of TrainingArguments, not a suite; distbench init SUITE --from FILE",
+        "a file of TrainingArguments, not a suite; distbench run --from FILE --model MODEL",
     ),
     "config.json": (
         '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
-        "a configuration of a model of transformers, not a suite; distbench init SUITE --from FILE",
+        "a configuration of a model of transformers, not a suite; distbench run --from FILE",
     ),
     "job.yaml": (
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n---\napiVersion: v1\nkind: Service\n",
@@ -34,7 +34,7 @@ FILES = {
     "run.sh": ("#!/usr/bin/env bash\ntorchrun train.py\n", "a shell script, not a suite; distbench init"),
     "default_config.yaml": (
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\n",
-        "a configuration of Accelerate, not a suite; distbench init SUITE --from FILE",
+        "a configuration of Accelerate, not a suite; distbench run --from FILE",
     ),
     "rank0.trace.json": (
         '{"schemaVersion": 1, "traceEvents": [{"ph": "X", "name": "aten::mm"}]}',
@@ -42,7 +42,7 @@ FILES = {
     ),
     "train.py": (
         "import torch\n\nmodel = torch.nn.Linear(1, 1)\n",
-        "a Python script, not a suite; distbench init --model package.module:callable",
+        "a Python script, not a suite; distbench run --model package.module:callable",
     ),
 }
 
