@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from distbench.cli.suite_draft import SuiteDraft, named_workload, transformers_task
+from distbench.core import registry
 from distbench.core.errors import UsageError
+from distbench.engines.base import Framework
 from distbench.suite.configurations.files import model_of_transformers, read_configuration
+from distbench.suite.configurations.settings import DescribedTraining
 
 _SAMPLES = 8
 
@@ -47,7 +50,13 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
         **({"loader": training.loader} if training.loader else {}),
         "world_sizes": [ranks] if ranks else "auto",
     }
-    return SuiteDraft(str(file), sections, training.strategy, tuple(left))
+    return SuiteDraft(str(file), sections, training.strategy, tuple(left), engine=_engine_of(training))
+
+
+def _engine_of(training: DescribedTraining) -> str:
+    """Engine of the framework that *training* is configured for; empty: it has none for its strategy."""
+    framework: type[Framework] = registry.load_plugin("engines", training.engine)
+    return training.engine if training.strategy.name in framework.strategies else ""
 
 
 def _draft_of_model(

@@ -50,6 +50,8 @@ class SuiteDraft:
     left_out: tuple[str, ...]
     """Sentences on what the suite does not have of it."""
     data: Any = "synthetic"
+    engine: str = ""
+    """Framework that takes the steps of the training, to be priced; empty: none."""
 
     def render(self, file: str) -> str:
         """The suite as YAML, to be stored as *file*."""
@@ -70,6 +72,7 @@ class SuiteDraft:
             if self.own
             else "",
             others=[json.dumps(_entry(each)) for each in others],
+            include=json.dumps({"strategy": OWN_LABEL, "engine": self.engine}) if self.engine else "",
             warmup=self._warmup,
         )
         return text

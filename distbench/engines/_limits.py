@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from distbench.core.case import Case
 from distbench.strategies.base import Strategy
@@ -10,8 +10,12 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.zero import Zero
 
 
-def wrapped_problem(case: Case, strategy: Strategy, framework: str, known: Collection[str]) -> str | None:
-    """Reason why *framework*, which knows the strategies *known*, can't train *case*; None if it can."""
+def wrapped_problem(case: Case, strategy: Strategy, known: Sequence[str]) -> str | None:
+    """Reason why the engine of *case* can't take the steps of *strategy*; None if it can.
+
+    *known* are the names of the strategies that it has.
+    """
+    framework = case.engine.name
     if case.strategy.name not in known:
         return (
             f"engine {framework} has no strategy {case.strategy.name}; it has {', '.join(known)}; "

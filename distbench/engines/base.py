@@ -27,6 +27,8 @@ class Framework(ABC):
     """Distributions that must be installed."""
     extra: ClassVar[str] = ""
     """Extra of distbench that installs them; empty: there is none."""
+    strategies: ClassVar[tuple[str, ...]] = ()
+    """Names of the strategies whose steps it can take, at least with some of their options."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that the fork server of the ranks imports; they must not touch CUDA."""
 

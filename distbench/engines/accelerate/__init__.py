@@ -15,10 +15,11 @@ class Accelerate(Framework):
 
     packages = ("accelerate",)
     extra = "accelerate"
+    strategies = ("ddp", "zero")
     imports = ("accelerate",)
 
     def problem(self, case: Case, strategy: Strategy) -> str | None:
-        return wrapped_problem(case, strategy, "accelerate", ("ddp", "zero"))
+        return wrapped_problem(case, strategy, self.strategies)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
         from distbench.engines.accelerate.engine import build_accelerate

@@ -16,6 +16,7 @@ class Fabric(Framework):
 
     packages = ("lightning-fabric",)
     extra = "fabric"
+    strategies = ("ddp", "fsdp")
     imports = ("lightning_fabric",)
 
     def problem(self, case: Case, strategy: Strategy) -> str | None:
@@ -23,7 +24,7 @@ class Fabric(Framework):
             strategy.version == 1 or strategy.has_tensor_parallelism or strategy.optimizer_in_backward
         ):
             return f"engine fabric shards with FSDP2 alone, not {strategy.label}; use engine: native"
-        return wrapped_problem(case, strategy, "fabric", ("ddp", "fsdp"))
+        return wrapped_problem(case, strategy, self.strategies)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
         from distbench.engines.fabric.engine import build_fabric

@@ -66,6 +66,7 @@ def read_accelerate(
     settings.leave_rest()
     training.left_out[:0] = left_out
     training.world_size = ranks
+    training.engine = "accelerate"
     return training
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from distbench.core.case import PluginChoice
+from distbench.core.case import NATIVE_ENGINE, PluginChoice
 
 Effect = Literal["training", "memory", "speed"]
 """What leaving a key out may change."""
@@ -42,6 +42,8 @@ class DescribedTraining:
     loader: dict[str, Any] = field(default_factory=dict)
     world_size: int | None = None
     """None: the file does not decide it."""
+    engine: str = NATIVE_ENGINE.name
+    """Engine of the framework that the file configures."""
     left_out: list[LeftOut] = field(default_factory=list)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from distbench.adopt import export_case
+from distbench.cli.configuration_suite import draft_from_file
 from distbench.core.case import Case
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
@@ -17,6 +18,7 @@ from distbench.suite import load_suite
 from distbench.suite.configurations.files import read_configuration
 from distbench.suite.configurations.settings import DescribedTraining
 
+BOTH = ["native", "accelerate"]
 OFFLOADED = {
     "train_batch_size": 16,
     "train_micro_batch_size_per_gpu": 2,
@@ -320,6 +322,26 @@ def test_accelerate_names_a_file_of_deepspeed_or_has_its_settings(tmp_path):
     assert inside.batch == {"gradient_accumulation_steps": 2}
     # Accelerate fills in 1.0
     assert inside.optimizer["clip_grad_norm"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "engines"),
+    [
+        ("distributed_type: MULTI_GPU\nnum_processes: 2\n", BOTH),
+        ("distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 2}\n", BOTH),
+        # Accelerate has no FSDP here
+        ("distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2}\n", ["native"]),
+    ],
+)
+def test_the_training_of_a_framework_is_also_measured_with_its_steps(tmp_path, text, engines):
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(text)
+    file.with_name("suite.yaml").write_text(draft_from_file(file, "tiny").render("suite.yaml"))
+    machine = Machine("cpu", 2, {}, has_libaio=False, has_compiler=True)
+    plan = make_plan(load_suite(file.with_name("suite.yaml")), machine)
+    yours = [item.case for item in plan.cases if item.case.label == "yours"]
+    assert [case.engine.name for case in yours] == engines
+    assert len({case.work_key(["engine"]) for case in yours}) == 1
 
 
 @pytest.mark.parametrize(
