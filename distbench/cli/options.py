@@ -42,6 +42,14 @@ OnlyOption = Annotated[list[str], option("--only", "GLOB", "Only cases whose nam
 WorldSizesOption = Annotated[str, option("--world-sizes", "N,N", "Device counts: 1,2,4.")]
 DeviceOption = Annotated[str, option("--device", "DEVICE", "auto, cpu or cuda.")]
 OnOption = Annotated[str, option("--on", "LAUNCHER", "Engine to submit the run to, such as slurm.")]
+PlannedOnOption = Annotated[
+    str,
+    option(
+        "--on",
+        "LAUNCHER",
+        "Engine to submit the run to, such as slurm, or GPUs to plan for: h100-sxm:8x8, 8 nodes with 8 each.",
+    ),
+]
 NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to request.")]
 GpusPerNodeOption = Annotated[
     int | None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from distbench.cli import queue_submission
 from distbench.cli.output import align_columns, print_json, print_text, wrap_to_terminal
+from distbench.cli.plan_theory import STATES_TEXT, case_theory, theory_json
 from distbench.cli.queue_submission import RUN_PLACEHOLDER
 from distbench.cli.time_estimate import TimeEstimate
 from distbench.cli.user_models import mark_refused_cases
@@ -30,7 +31,7 @@ from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_li
 from distbench.run import trial_launch
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
-from distbench.system.machine import RUN_ID_VARIABLE, gpu_nodes
+from distbench.system.machine import RUN_ID_VARIABLE
 
 # packages whose versions are shown for another Python environment
 _SHOWN_PACKAGES = ("torch", "deepspeed")
@@ -74,23 +75,19 @@ class PlannedRun:
         return self.prepare_limit_s + math.fsum(spans) + repeats
 
 
-def plan_run(
-    suite: Suite, out: Path, nodes: int | None, gpus_per_node: int | None, *, quiet: bool
-) -> PlannedRun:
-    """Plan *suite* for the machine of its launcher, or for *nodes* with *gpus_per_node* GPUs each.
+def plan_run(suite: Suite, out: Path, described: Machine | None, *, quiet: bool) -> PlannedRun:
+    """Plan *suite* for the machine of its launcher, or for a *described* one that is not at hand.
 
     Raises:
         SuiteError: all mistakes that can be known before launch.
     """
-    if gpus_per_node:
+    if described:
         # ranks of a machine that is not at hand need no launcher, only devices
         suite = dataclasses.replace(suite, launcher=PluginChoice("local"))
-        machine = gpu_nodes(nodes or 1, gpus_per_node)
-    else:
-        machine = launcher_machine(suite)
+    machine = described or launcher_machine(suite)
     machine = detect_environments(suite, machine)
     planned = mark_refused_cases(suite, make_plan(suite, machine), machine, quiet=quiet)
-    expected = TimeEstimate.from_runs(planned, suite, out, is_at_hand=not gpus_per_node)
+    expected = TimeEstimate.from_runs(planned, suite, out, is_at_hand=not described)
     return PlannedRun(suite, machine, planned, expected, out)
 
 
@@ -105,7 +102,10 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
             name: {"python": each.python, "packages": each.packages}
             for name, each in machine.environments.items()
         },
-        "cases": [_case_json(item, expected) for item in planned.plan.cases],
+        "cases": [
+            {**_case_json(item, expected), **({} if planned.is_at_hand else theory_json(item))}
+            for item in planned.plan.cases
+        ],
         "expected_s": expected.total_s,
         "expected_note": expected.basis_text(),
         "repeats_at_most": expected.max_repeats,
@@ -200,10 +200,11 @@ def _print_size(planned: PlannedRun) -> None:
         f"{others}{machine.device} x {machine.devices}"
     )
     if not planned.is_at_hand:
-        gpus = format_count(machine.devices // machine.nodes, "GPU")
+        gpus = format_count(machine.devices // machine.nodes, f"{machine.gpu_type} GPU".strip())
+        of_gpus = "host memory" if machine.gpu_type else "memory"
         text = (
             f"machine: {format_count(machine.nodes, 'node')} with {gpus} each, as given; assumed there: the "
-            "packages and CPU cores of this machine, and enough memory"
+            f"packages that cases need, the CPU cores of this machine, and enough {of_gpus}"
         )
         print_text(wrap_to_terminal(text, 0, 2))
     for name, each in machine.environments.items():
@@ -219,19 +220,42 @@ def _print_predictions(planned: Plan) -> None:
 
 def _print_cases(planned: PlannedRun) -> None:
     expected = planned.expected
+    if not planned.is_at_hand:
+        _print_theory(planned)
+        return
     rows = [("CASE", "ID", "A TRIAL", "STATUS")]
-    first: dict[str | None, str] = {}
-    for item in planned.plan.cases:
-        name = first.setdefault(item.problem, item.case.name)
-        status = (
-            _status(item, expected) if name == item.case.name else _status_or_reference(item, expected, name)
-        )
+    for item, status in _statuses(planned):
         rows.append((item.case.name, item.case.id, _time_text(item, expected), status))
     is_timed = any(time not in ("", MISSING_TEXT) for _, _, time, _ in rows[1:])
     shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
     print_text("\n" + "\n".join(align_columns(shown)))
     for text in runtime_caveats(planned.suite, planned.plan):
         print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def _print_theory(planned: PlannedRun) -> None:
+    """Print the cases of a machine that is not at hand, with what theory says of each."""
+    rows = [("CASE", "ID", "STATES", "TRAFFIC", "STATUS")]
+    rows += [
+        (item.case.name, item.case.id, *case_theory(item).texts, status)
+        for item, status in _statuses(planned)
+    ]
+    print_text("\n" + "\n".join(align_columns(rows)))
+    for text in (STATES_TEXT, *runtime_caveats(planned.suite, planned.plan)):
+        print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def _statuses(planned: PlannedRun) -> Iterator[tuple[PlannedCase, str]]:
+    """Yield each case with its status; a long problem stands in full only at the first case that has it."""
+    first: dict[str | None, str] = {}
+    for item in planned.plan.cases:
+        name = first.setdefault(item.problem, item.case.name)
+        status = (
+            _status(item, planned.expected)
+            if name == item.case.name
+            else _status_or_reference(item, planned.expected, name)
+        )
+        yield item, status
 
 
 def _time_text(item: PlannedCase, expected: TimeEstimate) -> str:

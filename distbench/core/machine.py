@@ -43,6 +43,8 @@ class Machine:
     nodes: int = 1
     device_memory: int | None = None
     """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
+    gpu_type: str = ""
+    """Name of the type of its GPUs, where they are described and not at hand."""
     compute_capability: float | None = None
     """Lowest compute capability of the CUDA devices; None: unknown, or computing on CPUs."""
     memory: int | None = None

@@ -117,7 +117,8 @@ def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, mach
     kinds = strategy.model_states(case, parameters) if parameters else None
     if kinds is None or "nvme" in strategy.offloads:
         return None
-    states, ranks, room, where = sum(kinds.values()), 1, machine.device_memory, "a GPU of this machine"
+    states, ranks, room = sum(kinds.values()), 1, machine.device_memory
+    where = f"a GPU of type {machine.gpu_type}" if machine.gpu_type else "a GPU of this machine"
     if case.device == "cpu":
         # ranks fill one node after another
         ranks = min(case.world_size, machine.devices // machine.nodes)

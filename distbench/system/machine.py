@@ -22,6 +22,7 @@ from distbench.system import cgroup_memory
 from distbench.system.cache import cache_folder
 from distbench.system.cpus import core_count, cpu_quota
 from distbench.system.gpu_limits import gpu_facts
+from distbench.system.gpu_types import GpuCluster
 from distbench.system.visible_gpus import VisibleGpus, find_visible_gpus
 
 RUN_ID_VARIABLE = "DISTBENCH_RUN_ID"
@@ -36,6 +37,9 @@ _PACKAGES = (
     *("scikit-learn", "numpy", "safetensors"),
     *CUPY_DISTRIBUTIONS,
 )
+
+_LATER_VERSION = "9999"
+"""Version of a package on a machine that is not at hand, if this one does not have it."""
 
 # Exact names only: a prefix such as NCCL_ or TORCH_ guarantees nothing about the value, and dumps of the
 # environment in published records have leaked keys before.
@@ -104,9 +108,31 @@ def detect_machine(device: str = "auto") -> Machine:
 
 
 def gpu_nodes(nodes: int, gpus_per_node: int) -> Machine:
-    """*nodes* nodes that are not at hand, with *gpus_per_node* GPUs each and the packages of this machine."""
+    """*nodes* nodes that are not at hand, with *gpus_per_node* GPUs each.
+
+    They have what cases need: packages in the versions of this machine, or else in a later one.
+    """
+    here = detect_machine("cpu")
     return dataclasses.replace(
-        detect_machine("cpu"), device="cuda", devices=nodes * gpus_per_node, nodes=nodes, memory=None
+        here,
+        device="cuda",
+        devices=nodes * gpus_per_node,
+        nodes=nodes,
+        memory=None,
+        packages={**dict.fromkeys(_PACKAGES, _LATER_VERSION), **here.packages},
+        has_libaio=True,
+        has_compiler=True,
+        has_ninja=True,
+    )
+
+
+def described_machine(cluster: GpuCluster) -> Machine:
+    """The machine that *cluster* describes, with what cases need."""
+    return dataclasses.replace(
+        gpu_nodes(cluster.nodes, cluster.gpus_per_node),
+        gpu_type=cluster.gpu.name,
+        device_memory=cluster.gpu.memory,
+        compute_capability=cluster.gpu.compute_capability,
     )
 
 

@@ -11,6 +11,7 @@ from distbench.cli import options
 from distbench.cli.options import flag
 from distbench.cli.output import print_json
 from distbench.core.errors import UsageError
+from distbench.core.machine import Machine
 
 
 def plan(
@@ -22,7 +23,7 @@ def plan(
     world_sizes: options.WorldSizesOption = "",
     device: options.DeviceOption = "",
     check: options.CheckOption = False,
-    on: options.OnOption = "",
+    on: options.PlannedOnOption = "",
     nodes: options.NodesOption = None,
     gpus_per_node: options.GpusPerNodeOption = None,
     commands: Annotated[
@@ -45,15 +46,18 @@ def plan(
     from distbench.suite import load_suite
 
     _check_options(on, nodes, gpus_per_node, is_local_only=estimate or commands)
+    described = _described_machine(on, nodes, gpus_per_node)
+    if described and described.gpu_type:
+        on = ""
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
     loaded = load_suite(suite, overrides)
     submission = None
     if on:
         submission = queue_submission.planned_submission(loaded, out, nodes, overrides, context.obj)
-    if submission and gpus_per_node is None:
+    if submission and not described:
         print_submission(loaded, submission, as_json=as_json)
         return 0
-    planned = plan_run(loaded, out, nodes, gpus_per_node, quiet=as_json)
+    planned = plan_run(loaded, out, described, quiet=as_json)
     if estimate and planned.expected.cases_without_time:
         short = run_short_trials(loaded, planned.expected.cases_without_time, out, context.obj)
         if short.stopped:
@@ -65,6 +69,25 @@ def plan(
         print_plan(planned, submission, commands=commands)
     # a short trial fails as the case would in a run
     return 1 if planned.expected.any_failed else 0
+
+
+def _described_machine(on: str, nodes: int | None, gpus_per_node: int | None) -> Machine | None:
+    """The machine that the options describe; None: the one that the suite's launcher has.
+
+    Raises:
+        UsageError: the description has another form, or there are two of them.
+    """
+    from distbench.system.gpu_types import is_gpu_cluster, parse_gpu_cluster
+    from distbench.system.machine import described_machine, gpu_nodes
+
+    if is_gpu_cluster(on):
+        cluster = parse_gpu_cluster(on)
+        if nodes or gpus_per_node:
+            raise UsageError(
+                f"--on = {on!r} has the nodes and their GPUs already; leave out --nodes and --gpus-per-node"
+            )
+        return described_machine(cluster)
+    return gpu_nodes(nodes or 1, gpus_per_node) if gpus_per_node else None
 
 
 def _check_options(on: str, nodes: int | None, gpus_per_node: int | None, *, is_local_only: bool) -> None:

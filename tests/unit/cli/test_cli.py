@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distbench.cli import commands
+from distbench.core.registry import PLUGIN_KINDS
 from distbench.record import FORMAT_VERSION
 from distbench.record.catalog import find_run_strict
 from distbench.views.base import all_views
@@ -301,7 +302,7 @@ def test_list_shows_options_with_default_and_doc_in_the_words_of_a_suite(command
 def test_list_as_json_has_the_columns_of_metrics(command):
     _, output, _ = command("list", "--json")
     listed = json.loads(output)
-    assert set(listed) == {"strategies", "workloads", "data", "metrics", "launchers", "jobs", "views"}
+    assert set(listed) == set(PLUGIN_KINDS)
     columns = [column for metric in listed["metrics"] for column in metric["columns"]]
     assert {"name", "unit", "better", "doc"} <= set(columns[0])
 

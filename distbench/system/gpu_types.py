@@ -1,0 +1,93 @@
+"""Types of GPUs for plans of machines that are not at hand.
+
+Sources: NVIDIA's datasheets of these products (memory), and its list of compute capabilities
+(https://developer.nvidia.com/cuda-gpus).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from distbench.core.errors import UsageError, did_you_mean
+
+_GIB = 2**30
+_MOST_GPUS = 1_000_000
+_FORM = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)")
+
+
+@dataclass(frozen=True)
+class GpuType:
+    """A product, as far as a plan needs to know it."""
+
+    name: str
+    memory: int
+    """Bytes of its memory: the datasheet's GB taken for GiB, which is the most that a driver reports."""
+    compute_capability: float
+
+
+_MEMORY_AND_CAPABILITY = {
+    "v100-16gb": (16, 7.0),
+    "v100-32gb": (32, 7.0),
+    "t4": (16, 7.5),
+    "a10": (24, 8.6),
+    "a30": (24, 8.0),
+    "a40": (48, 8.6),
+    "a100-40gb": (40, 8.0),
+    "a100-80gb": (80, 8.0),
+    "rtx-3090": (24, 8.6),
+    "rtx-a6000": (48, 8.6),
+    "l4": (24, 8.9),
+    "l40": (48, 8.9),
+    "l40s": (48, 8.9),
+    "rtx-4090": (24, 8.9),
+    "h100-sxm": (80, 9.0),
+    "h100-pcie": (80, 9.0),
+    "h100-nvl": (94, 9.0),
+    "h200": (141, 9.0),
+    "h200-nvl": (141, 9.0),
+    # of the systems that NVIDIA sells: DGX B200 has 1,440 GB, a GB200 superchip 372 GB, each of two GPUs
+    "b200": (180, 10.0),
+    "gb200": (186, 10.0),
+    "rtx-5090": (32, 12.0),
+}
+GPU_TYPES = {
+    name: GpuType(name, size * _GIB, capability)
+    for name, (size, capability) in _MEMORY_AND_CAPABILITY.items()
+}
+"""Types by their names in ``--on``."""
+
+
+@dataclass(frozen=True)
+class GpuCluster:
+    """Nodes with equal GPUs."""
+
+    gpu: GpuType
+    nodes: int
+    gpus_per_node: int
+
+
+def is_gpu_cluster(text: str) -> bool:
+    """True if *text* is meant for nodes with GPUs of a type, not for a launcher."""
+    return ":" in text or text in GPU_TYPES
+
+
+def parse_gpu_cluster(text: str) -> GpuCluster:
+    """Nodes with GPUs that ``TYPE:NODESxGPUS`` or ``TYPE:GPUS`` (one node) describes.
+
+    Raises:
+        UsageError: there is no such type, or the numbers have another form.
+    """
+    name, _, size = text.partition(":")
+    if name not in GPU_TYPES:
+        raise UsageError(f"--on = {text!r}: unknown type of GPU {name!r}; {did_you_mean(name, GPU_TYPES)}")
+    found = _FORM.fullmatch(size)
+    if not found:
+        raise UsageError(
+            f"--on = {text!r}: expected TYPE:NODESxGPUS, such as {name}:8x8 for 8 nodes with 8 GPUs each, or "
+            f"{name}:8 for one node"
+        )
+    nodes, gpus = int(found["nodes"] or 1), int(found["gpus"])
+    if not 1 <= nodes * gpus <= _MOST_GPUS:
+        raise UsageError(f"--on = {text!r}: {nodes * gpus:,} GPUs; must be from 1 to {_MOST_GPUS:,}")
+    return GpuCluster(GPU_TYPES[name], nodes, gpus)

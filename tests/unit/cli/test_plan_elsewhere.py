@@ -1,0 +1,125 @@
+"""``plan --on TYPE:NODESxGPUS``: a plan for GPUs that are not at hand, with what theory says of each case."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from distbench.system.gpu_types import GPU_TYPES
+from support.runs import call
+
+SUITE = """
+workload: {transformer: {preset: 1b, seq_len: 128}}
+data: synthetic
+batch: {per_device_batch_size: 1}
+precision: PRECISION
+strategies: [ddp, {zero: {stage: 3}}]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    def write(precision: str = "bf16", more: str = "") -> str:
+        file = tmp_path / "suite.yaml"
+        file.write_text(SUITE.replace("PRECISION", precision) + more)
+        return str(file)
+
+    return write
+
+
+def planned(file: str, where: str, *options: str) -> dict[str, dict]:
+    done = call("plan", file, "--on", where, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return {each["case"]: each for each in json.loads(done.stdout)["cases"]}
+
+
+def test_world_sizes_are_those_of_the_cluster(suite):
+    cases = planned(suite(), "h100-sxm:4x8")
+    assert {each["world_size"] for each in cases.values()} == {1, 2, 4, 8, 16, 32}
+    assert all(each["status"] == "planned" for each in cases.values())
+
+
+def test_states_and_traffic_are_those_of_theory(suite):
+    cases = planned(suite(), "h100-sxm:2x8", "--world-sizes", "16")
+    ddp, zero3 = cases.values()
+    # weights, gradients and two moments in fp32: 16 bytes; the copies in bf16 are not kept
+    parameters = ddp["states_bytes"] / 16
+    assert parameters == pytest.approx(1.2e9, rel=0.1)
+    assert zero3["states_bytes"] == pytest.approx(18 * parameters / 16)
+    # its gradients, in fp32
+    assert ddp["traffic_bytes"] == pytest.approx(4 * parameters)
+
+
+def test_what_cannot_fit_is_unsupported_with_the_memory_of_the_gpu(suite):
+    ddp, zero3 = planned(suite("fp16"), "t4:8", "--world-sizes", "8").values()
+    assert ddp["status"] == "unsupported"
+    assert "a GPU of type t4 has 16.0 GiB of memory" in ddp["reason"]
+    assert ddp["states_bytes"] is None
+    assert zero3["status"] == "planned"
+
+
+def test_an_older_gpu_does_not_compute_in_bf16(suite):
+    for each in planned(suite("bf16"), "v100-32gb:8", "--world-sizes", "8").values():
+        assert "bf16 needs GPUs of compute capability 8.0 (Ampere) or newer" in each["reason"]
+
+
+def test_the_table_says_what_its_columns_are_and_what_is_assumed(suite):
+    shown = call("plan", suite(), "--on", "h200:8", "--world-sizes", "8")
+    assert shown.returncode == 0, shown.stderr
+    text = " ".join(shown.stdout.split())
+    assert "machine: 1 node with 8 h200 GPUs each, as given" in text
+    assert "STATES: model states of a rank by theory" in text
+    assert "CASE ID STATES TRAFFIC STATUS" in text
+
+
+def test_the_model_of_a_user_has_no_theory_and_no_zero(suite, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        SUITE.replace("PRECISION", "fp32").replace("transformer: {preset: 1b, seq_len: 128}", "mlp")
+    )
+    for each in planned(str(file), "h100-sxm:8", "--world-sizes", "8").values():
+        assert each["states_bytes"] is None or each["states_bytes"] > 0
+
+
+MISTAKES = {
+    "h100:8x8": "unknown type of GPU 'h100'",
+    "h100-sxm": "expected TYPE:NODESxGPUS, such as h100-sxm:8x8",
+    "h100-sxm:": "expected TYPE:NODESxGPUS",
+    "h100-sxm:8x": "expected TYPE:NODESxGPUS",
+    "h100-sxm:eight": "expected TYPE:NODESxGPUS",
+    "h100-sxm:0x8": "0 GPUs; must be from 1",
+    "h100-sxm:-8": "expected TYPE:NODESxGPUS",
+    "h100-sxm:8x8x8": "expected TYPE:NODESxGPUS",
+    "h100-sxm:9999999": "must be from 1 to 1,000,000",
+    ":8": "unknown type of GPU ''",
+}
+
+
+@pytest.mark.parametrize("where", MISTAKES)
+def test_a_mistake_names_the_option_and_the_form(suite, where):
+    done = call("plan", suite(), "--on", where)
+    assert done.returncode == 2
+    assert "--on = " in done.stderr
+    assert MISTAKES[where] in done.stderr
+
+
+def test_nodes_stand_in_one_place(suite):
+    done = call("plan", suite(), "--on", "h100-sxm:8x8", "--nodes", "2")
+    assert done.returncode == 2
+    assert "leave out --nodes and --gpus-per-node" in done.stderr
+
+
+def test_gpus_that_are_not_at_hand_launch_nothing(suite):
+    done = call("plan", suite(), "--on", "h100-sxm:8", "--commands")
+    assert done.returncode == 2
+    assert "--on and --gpus-per-node about others" in done.stderr
+
+
+def test_the_page_has_every_type():
+    page = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
+    rows = re.findall(r"^\| `(.+)` \| (\d+) GB \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert len(rows) > 15
+    assert rows == [
+        (each.name, str(each.memory >> 30), str(each.compute_capability)) for each in GPU_TYPES.values()
+    ]
