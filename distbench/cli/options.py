@@ -47,7 +47,8 @@ PlannedOnOption = Annotated[
     option(
         "--on",
         "LAUNCHER",
-        "Engine to submit the run to, such as slurm, or GPUs to plan for: h100-sxm:8x8, 8 nodes with 8 each.",
+        "Engine to submit the run to, such as slurm; or GPUs to plan for: h100-sxm:8x8 (8 nodes of 8) or "
+        "machine.yaml.",
     ),
 ]
 NodesOption = Annotated[int | None, option("--nodes", "N", "With --on: number of nodes to request.")]

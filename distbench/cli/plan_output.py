@@ -20,6 +20,7 @@ from distbench.cli.time_estimate import TimeEstimate
 from distbench.cli.user_models import mark_refused_cases
 from distbench.core import registry
 from distbench.core.case import PluginChoice, TimeLimits
+from distbench.core.errors import SuiteError
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE, job_kind
 from distbench.core.machine import Machine
@@ -81,6 +82,9 @@ def plan_run(suite: Suite, out: Path, described: Machine | None, *, quiet: bool)
     Raises:
         SuiteError: all mistakes that can be known before launch.
     """
+    if described and suite.device == "cpu":
+        message = "the machine that is described has GPUs; use device: auto or cuda"
+        raise SuiteError([suite.source_map.mistake(("device",), message, "cpu")])
     if described:
         # ranks of a machine that is not at hand need no launcher, only devices
         suite = dataclasses.replace(suite, launcher=PluginChoice("local"))

@@ -95,8 +95,12 @@ def read_suite_text(file: Path) -> str:
         raise _error(file, "not UTF-8 text", line) from error
 
 
-def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
+def parse_suite(
+    text: str, source: str, needs: str = "a suite needs at least workload, batch, strategies"
+) -> tuple[dict[str, Any], SourceMap]:
     """Parse the top-level mapping of a suite to plain values, and the place of each.
+
+    *needs* says what such a file must have.
 
     Raises:
         SuiteError: a file of another tool, not YAML, empty, not a mapping, duplicate keys, or too large when
@@ -107,7 +111,7 @@ def parse_suite(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     places = SourceMap(source)
     data = _load_yaml(text, places, ())
     if data is None:
-        raise _error(source, "the file is empty; a suite needs at least workload, batch, strategies")
+        raise _error(source, f"the file is empty; {needs}")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else "a single value"
         raise _error(source, f"expected a mapping (key: value) at the top level, found {kind}", 1)

@@ -11,7 +11,6 @@ from distbench.cli import options
 from distbench.cli.options import flag
 from distbench.cli.output import print_json
 from distbench.core.errors import UsageError
-from distbench.core.machine import Machine
 
 
 def plan(
@@ -40,13 +39,14 @@ def plan(
     Nothing is launched without --estimate. A model of your own is constructed once, in a separate process.
     """
     from distbench.cli import queue_submission
+    from distbench.cli.described_machine import find_described_machine
     from distbench.cli.interruption import print_stopped
     from distbench.cli.plan_output import plan_json, plan_run, print_plan, print_submission, submission_json
     from distbench.cli.time_estimate import run_short_trials
     from distbench.suite import load_suite
 
     _check_options(on, nodes, gpus_per_node, is_local_only=estimate or commands)
-    described = _described_machine(on, nodes, gpus_per_node)
+    described = find_described_machine(on, nodes, gpus_per_node)
     if described and described.gpu_type:
         on = ""
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
@@ -69,25 +69,6 @@ def plan(
         print_plan(planned, submission, commands=commands)
     # a short trial fails as the case would in a run
     return 1 if planned.expected.any_failed else 0
-
-
-def _described_machine(on: str, nodes: int | None, gpus_per_node: int | None) -> Machine | None:
-    """The machine that the options describe; None: the one that the suite's launcher has.
-
-    Raises:
-        UsageError: the description has another form, or there are two of them.
-    """
-    from distbench.system.gpu_types import is_gpu_cluster, parse_gpu_cluster
-    from distbench.system.machine import described_machine, gpu_nodes
-
-    if is_gpu_cluster(on):
-        cluster = parse_gpu_cluster(on)
-        if nodes or gpus_per_node:
-            raise UsageError(
-                f"--on = {on!r} has the nodes and their GPUs already; leave out --nodes and --gpus-per-node"
-            )
-        return described_machine(cluster)
-    return gpu_nodes(nodes or 1, gpus_per_node) if gpus_per_node else None
 
 
 def _check_options(on: str, nodes: int | None, gpus_per_node: int | None, *, is_local_only: bool) -> None:

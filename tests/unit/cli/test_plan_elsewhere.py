@@ -104,6 +104,54 @@ def test_a_mistake_names_the_option_and_the_form(suite, where):
     assert MISTAKES[where] in done.stderr
 
 
+def test_a_file_describes_a_machine(suite, tmp_path):
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("gpu: ours\ngpus_per_node: 4\nnodes: 2\nmemory: 16GiB\ncompute_capability: 9.0\n")
+    ddp, zero3 = planned(suite(), str(machine), "--world-sizes", "8").values()
+    assert "a GPU of type ours has 16.0 GiB of memory" in ddp["reason"]
+    assert zero3["status"] == "planned"
+    machine.write_text("gpu: h100-sxm\ngpus_per_node: 4\n")
+    assert {each["world_size"] for each in planned(suite(), str(machine)).values()} == {1, 2, 4}
+
+
+FILES = {
+    "": "the file is empty",
+    "[1]": "expected a mapping",
+    "gpu: h100-sxm": "gpus_per_node",
+    "gpu: h100-sxm\ngpus_per_node: 0": "machine.yaml:2: gpus_per_node = 0: must be at least 1",
+    "gpu: h100-smx\ngpus_per_node: 8": "machine.yaml:1: gpu = 'h100-smx': no type that distbench knows",
+    "gpu: ours\ngpus_per_node: 8\nmemory: 80GiB": "or give memory and compute_capability with it",
+    "gpu: h100-sxm\ngpus_per_node: 8\nmemory: much": "machine.yaml:3: memory = 'much': expected a size",
+    "gpu: h100-sxm\ngpus_per_node: 8\nhost_memory: 2": "machine.yaml:3: host_memory",
+    "gpu: h100-sxm\ngpus: 8": "machine.yaml:2: gpus = 8: unknown key; did you mean 'gpu'?",
+    "gpu: h100-sxm\ngpus_per_node: 8\ncores: -1": "machine.yaml:3: cores = -1: must be at least 1",
+    "gpu: h100-sxm\ngpus_per_node: 8\ncompute_capability: new": "machine.yaml:3: compute_capability",
+    "gpu: [": "not YAML",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_mistake_in_the_file_of_a_machine_has_its_line(suite, tmp_path, text):
+    machine = tmp_path / "machine.yaml"
+    machine.write_text(text)
+    done = call("plan", suite(), "--on", str(machine))
+    assert done.returncode == 2
+    assert FILES[text] in done.stderr
+    assert "workload" not in done.stderr
+
+
+def test_a_missing_file_of_a_machine_is_named(suite):
+    done = call("plan", suite(), "--on", "nowhere.yaml")
+    assert done.returncode == 2
+    assert "nowhere.yaml: no such file" in done.stderr
+
+
+def test_a_suite_for_cpus_is_planned_for_no_gpus(suite):
+    done = call("plan", suite(more="device: cpu\n"), "--on", "h100-sxm:8")
+    assert done.returncode == 2
+    assert "the machine that is described has GPUs" in done.stderr
+
+
 def test_nodes_stand_in_one_place(suite):
     done = call("plan", suite(), "--on", "h100-sxm:8x8", "--nodes", "2")
     assert done.returncode == 2

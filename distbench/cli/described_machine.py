@@ -1,0 +1,92 @@
+"""Machines that are not at hand, as ``distbench plan`` is told of them: ``--on h100-sxm:8x8``, or a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from distbench.core.bounds import Bound, Count, Name
+from distbench.core.errors import SuiteError, UsageError, did_you_mean
+from distbench.core.machine import Machine
+from distbench.core.suite_mistakes import Problem
+from distbench.core.units import parse_bytes
+from distbench.suite.sections import check_section
+from distbench.suite.suite import locate_problems
+from distbench.suite.yaml_reader import parse_suite, read_suite_text
+from distbench.system.gpu_types import GPU_TYPES, GpuCluster, GpuType, is_gpu_cluster, parse_gpu_cluster
+from distbench.system.machine import described_machine, gpu_nodes
+
+_SUFFIXES = (".yaml", ".yml")
+_NEEDS = "a machine needs at least gpu and gpus_per_node"
+_MEMORIES = ("memory", "host_memory")
+
+
+@dataclass(frozen=True)
+class MachineFile:
+    """A machine in a file: nodes with equal GPUs."""
+
+    gpu: Name
+    """Type of the GPUs (docs/planning.md), or any other name, with memory and compute_capability."""
+    gpus_per_node: Count
+    nodes: Count = 1
+    memory: str | None = None
+    """Memory of a GPU, such as 96GiB; null: that of its type."""
+    compute_capability: Annotated[float, Bound(1, 99)] | None = None
+    """Compute capability, such as 9.0; null: that of its type."""
+    host_memory: str | None = None
+    """Memory of a node for its processes, such as 2TiB; null: enough."""
+    cores: Count | None = None
+    """CPU cores of a node; null: those of this machine."""
+
+
+def find_described_machine(on: str, nodes: int | None, gpus_per_node: int | None) -> Machine | None:
+    """The machine that the options of ``plan`` describe; None: the one that the suite's launcher has.
+
+    Args:
+        on: Type of GPUs with their numbers, a file, or a launcher, which describes none.
+
+    Raises:
+        UsageError: the description has another form, or there are two of them.
+    """
+    is_file = on.endswith(_SUFFIXES)
+    if not (is_file or is_gpu_cluster(on)):
+        return gpu_nodes(nodes or 1, gpus_per_node) if gpus_per_node else None
+    if nodes or gpus_per_node:
+        raise UsageError(
+            f"--on = {on!r} has the nodes and their GPUs already; leave out --nodes and --gpus-per-node"
+        )
+    return read_machine_file(Path(on)) if is_file else described_machine(parse_gpu_cluster(on))
+
+
+def read_machine_file(file: Path) -> Machine:
+    """The machine that *file* describes.
+
+    Raises:
+        SuiteError: all mistakes in the file, each with its line.
+    """
+    tree, places = parse_suite(read_suite_text(file), str(file), _NEEDS)
+    read, problems = check_section(MachineFile, tree, ())
+    if read is None:
+        raise SuiteError(locate_problems(problems, places))
+    sizes: dict[str, int | None] = dict.fromkeys(_MEMORIES)
+    for key in _MEMORIES:
+        if text := getattr(read, key):
+            try:
+                sizes[key] = int(parse_bytes(text))
+            except ValueError as error:
+                problems.append(Problem((key,), str(error), text))
+    known = GPU_TYPES.get(read.gpu)
+    if known is None and (read.memory is None or read.compute_capability is None):
+        hint = did_you_mean(read.gpu, GPU_TYPES)
+        message = f"no type that distbench knows; {hint}; or give memory and compute_capability with it"
+        problems.append(Problem(("gpu",), message, read.gpu))
+    if problems:
+        raise SuiteError(locate_problems(problems, places))
+    usual = known or GpuType(read.gpu, 0, 0.0)
+    gpu = GpuType(
+        read.gpu, sizes["memory"] or usual.memory, read.compute_capability or usual.compute_capability
+    )
+    machine = described_machine(GpuCluster(gpu, read.nodes, read.gpus_per_node))
+    return dataclasses.replace(machine, memory=sizes["host_memory"], cores=read.cores or machine.cores)
