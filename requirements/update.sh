@@ -17,7 +17,7 @@ lock pyproject.toml --extra test --output-file requirements/light.txt
 known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt)
 # shellcheck disable=SC2086
 lock pyproject.toml --extra train --extra float8 --extra huggingface --extra optimizers --extra trackers \
-    --extra accelerate --extra fabric --extra ray --extra test --extra lint --excludes - $known \
+    --extra accelerate --extra fabric --extra trainer --extra ray --extra test --extra lint --excludes - $known \
     --output-file requirements/py.txt \
     <<< $'torch\nhttpx2-jsfetch'
 known=$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/light.txt requirements/py.txt)
@@ -33,7 +33,7 @@ lock pyproject.toml --extra docs $known --output-file requirements/docs.txt
 # tools of tests are those of the others
 lowest=$(mktemp -d -p /tmp)
 trap 'rm -r "$lowest"' EXIT
-extras=(--extra train --extra huggingface --extra optimizers --extra trackers --extra accelerate --extra fabric --extra bucket)
+extras=(--extra train --extra huggingface --extra optimizers --extra trackers --extra accelerate --extra fabric --extra trainer --extra bucket)
 extras+=(--extra ray)
 oldest() {
     uv pip compile --quiet --universal --python-version 3.11 --excludes - pyproject.toml "${extras[@]}" "$@" \

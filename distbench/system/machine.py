@@ -33,7 +33,7 @@ CUPY_DISTRIBUTIONS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 
 _PACKAGES = (
     *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
-    *("lightning-fabric", "horovod", "megatron-core"),
+    *("lightning-fabric", "horovod", "megatron-core", "greenlet"),
     *("scikit-learn", "numpy", "safetensors"),
     *CUPY_DISTRIBUTIONS,
 )

@@ -316,3 +316,19 @@ class ChangesItsVariable(Small):
     def trouble(self, calls: int) -> None:
         if RANK == 1:
             os.environ["ATEN_CPU_CAPABILITY"] = "other"
+
+
+class HalfEvaluated(Small):
+    """Keeps its first layer in evaluation mode, in which it was created."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[0].eval()
+
+
+class WithConfig(Small):
+    """Has a configuration of its own, which nobody can write into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = ("width", 16)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DeepSpeedPlugin, DistributedDataParallelKwargs
 from torch import nn
 
-from distbench.core.errors import Mismatch
+from distbench.engines._accelerate import add_scheduler, check_placement, forget_accelerator, replace_step
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.engine import DdpEngine, ddp_arguments, reduce_in_dtype
 from distbench.strategies.engine import Engine
-from distbench.strategies.torch_engine import optimizer
 from distbench.strategies.torch_engine.modules import load_plain_module
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.engine import ZeroEngine, build_zero
-
-_SWITCHES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP")
-"""Variables that an earlier Accelerator of this process has set for the next one."""
 
 
 class AccelerateDdpEngine(DdpEngine):
@@ -68,8 +62,7 @@ class AccelerateZeroEngine(ZeroEngine):
         super().__init__(context, engine, layers)
         self._accelerator = accelerator
         self._last = context.case.batch.gradient_accumulation_steps
-        self._take_step: Callable[[], None] = engine.step
-        engine.step = _do_nothing
+        self._take_step = replace_step(engine, _do_nothing)
 
     def _backward(self, loss: torch.Tensor) -> None:
         with self._accelerator.accumulate(self._engine):
@@ -88,7 +81,7 @@ def build_accelerate(strategy: Strategy, context: RankContext) -> Engine:
     Raises:
         Mismatch: Accelerate is not in the process group, or on another device.
     """
-    _forget_accelerator()
+    forget_accelerator()
     if isinstance(strategy, Zero):
         return _build_zero(strategy, context)
     assert isinstance(strategy, DistributedDataParallel)
@@ -114,19 +107,13 @@ def _build_zero(strategy: Zero, context: RankContext) -> Engine:
         accelerator = _make_accelerator(context, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
         made.append(accelerator)
         prepared: Sequence[Any] = accelerator.prepare(model, optimizer)
-        _add_scheduler(prepared[0], context)
+        add_scheduler(prepared[0], context)
         return prepared
 
     def engine_of(context: RankContext, engine: Any, layers: list[nn.Module]) -> ZeroEngine:
         return AccelerateZeroEngine(context, engine, layers, made[0])
 
     return build_zero(strategy, context, engine_of, initialize)
-
-
-def _add_scheduler(engine: Any, context: RankContext) -> None:
-    """Let DeepSpeed step the schedule of the case, which Accelerate would step once per process."""
-    if scheduler := optimizer.make_scheduler(engine.basic_optimizer, context.case.optimizer):
-        engine.lr_scheduler = scheduler
 
 
 def _make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
@@ -146,21 +133,8 @@ def _make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
         step_scheduler_with_optimizer=False,
         **arguments,
     )
-    found = accelerator.num_processes, accelerator.device.type
-    if found != (context.world_size, context.device.type):
-        raise Mismatch(
-            f"accelerate: expected {context.world_size} processes on {context.device.type}, found {found[0]} "
-            f"on {found[1]}"
-        )
+    check_placement("accelerate", accelerator, context)
     return accelerator
-
-
-def _forget_accelerator() -> None:
-    """Forget the Accelerator of an earlier training of this process, which its next one would continue."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    for name in _SWITCHES:
-        os.environ.pop(name, None)
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

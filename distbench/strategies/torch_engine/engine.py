@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
 
 from distbench.strategies.base import Batch, RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine, TrainingState
@@ -37,7 +38,7 @@ class TorchEngine(Engine):
         self._loss: Callable[[nn.Module, Batch], torch.Tensor] = GlobalMean(context)
         self.module = module
         self._optimizer = self.make_optimizer(layers)
-        self._scheduler = optimizer.make_scheduler(self._optimizer, self._case.optimizer)
+        self._scheduler = self.make_scheduler()
         self._accumulation = self._case.batch.gradient_accumulation_steps
         self._micro_batch_count = 0
         self._loss_scale = LossScale(self._case.precision)
@@ -67,6 +68,10 @@ class TorchEngine(Engine):
     def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
         """Make the optimizer of the module, whose layers are *layers*."""
         return optimizer.make_optimizer(self.module, layers, self._case.optimizer)
+
+    def make_scheduler(self) -> LambdaLR | None:
+        """Make the scheduler of the optimizer; None if the rate never changes."""
+        return optimizer.make_scheduler(self._optimizer, self._case.optimizer)
 
     @property
     def inner_optimizer(self) -> torch.optim.Optimizer:
@@ -253,8 +258,14 @@ class DdpWrappedEngine(TorchEngine):
     """Advice for a model some of whose parameters receive no gradient."""
 
     def forward_backward(self, micro_batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        try:
+        with self.explained_errors():
             return super().forward_backward(micro_batch)
+
+    @contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Context of a forward pass, which names the parameters that DDP waits for in vain."""
+        try:
+            yield
         except RuntimeError as error:
             if found := _UNUSED_PARAMETERS.search(str(error)):
                 raise UnsupportedCase(

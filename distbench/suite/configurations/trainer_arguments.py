@@ -47,7 +47,7 @@ def read_trainer(
     """The training that the arguments *given* describe; *read_json* reads a file of DeepSpeed by its name."""
     off = {key for key, value in given.items() if value in _OFF and key not in _MEANINGFUL}
     quiet = {key for key in given if key.startswith(_PREFIXES_WITHOUT_EFFECT)}
-    found = DescribedTraining(PluginChoice("ddp"))
+    found = DescribedTraining(PluginChoice("ddp"), engine="trainer")
     settings = Settings({key: given[key] for key in given if key not in off | quiet}, found.left_out)
     settings.ignore(_WITHOUT_EFFECT)
     found.optimizer = _optimizer(settings)

@@ -1,0 +1,41 @@
+"""``trainer``: Hugging Face transformers' Trainer."""
+
+from dataclasses import dataclass
+
+from distbench.core.case import Case
+from distbench.engines._limits import wrapped_problem
+from distbench.engines.base import Framework
+from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.engine import Engine
+from distbench.strategies.fsdp import FullyShardedDataParallel
+
+
+@dataclass(frozen=True)
+class TransformersTrainer(Framework):
+    """Hugging Face transformers' Trainer: its loop runs, with its callbacks, norms and schedule."""
+
+    # its loop pauses after each micro-batch, in a greenlet
+    packages = ("transformers", "accelerate", "greenlet")
+    extra = "trainer"
+    strategies = ("ddp", "zero")
+    imports = ("transformers.trainer",)
+
+    def problem(self, case: Case, strategy: Strategy) -> str | None:
+        if isinstance(strategy, FullyShardedDataParallel):
+            return (
+                "engine trainer does not offer fsdp: on a CPU the Trainer would silently run DDP instead, "
+                "and on GPUs it refuses the optimizer of the case; use ddp or zero, or engine: native or "
+                "fabric"
+            )
+        if isinstance(strategy, DistributedDataParallel) and strategy.gradient_as_bucket_view:
+            return (
+                "engine trainer can't set gradient_as_bucket_view, for which the Trainer has no argument; "
+                "use gradient_as_bucket_view: false, or engine: native, accelerate or fabric"
+            )
+        return wrapped_problem(case, strategy, self.strategies)
+
+    def build(self, strategy: Strategy, context: RankContext) -> Engine:
+        from distbench.engines.trainer.engine import build_trainer
+
+        return build_trainer(strategy, context)
