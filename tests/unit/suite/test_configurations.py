@@ -324,6 +324,14 @@ def test_accelerate_names_a_file_of_deepspeed_or_has_its_settings(tmp_path):
     assert inside.optimizer["clip_grad_norm"] == 1.0
 
 
+def test_arguments_of_the_trainer_are_also_measured_with_its_steps(tmp_path):
+    file = tmp_path / "arguments.json"
+    file.write_text(json.dumps({"output_dir": "out", "per_device_train_batch_size": 4}))
+    assert '{"strategy": "yours", "engine": "trainer"}' in draft_from_file(file, "tiny").render("suite.yaml")
+    file.write_text(json.dumps({"output_dir": "out", "fsdp": "full_shard"}))
+    assert "engine" not in draft_from_file(file, "tiny").render("suite.yaml")
+
+
 @pytest.mark.parametrize(
     ("text", "engines"),
     [
