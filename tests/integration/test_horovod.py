@@ -93,7 +93,7 @@ def test_horovod_goes_on_from_checkpoints_of_ddp(run_suite):
     done = run_suite(text)
     assert done.code == 0, done.errors
     assert len(done.checkpoints) > 1
-    assert {each["verdict"] for each in done.checkpoints} == {"exact"}
+    assert {each["verdict"] for each in done.checkpoints} <= {"same", "rounding"}
 
 
 @pytest.mark.deep
