@@ -25,6 +25,12 @@ class Framework(ABC):
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed."""
+    built_packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions that ``prepare`` builds, unless they are installed."""
+    prepare_s: ClassVar[float] = 0.0
+    """Seconds that ``prepare`` may take on a slow machine."""
+    communicates_by_torch: ClassVar[bool] = True
+    """False if its collectives don't pass torch.distributed, where they are counted and timed."""
     extra: ClassVar[str] = ""
     """Extra of distbench that installs them; empty: there is none."""
     strategies: ClassVar[tuple[str, ...]] = ()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from distbench.core.case import Case, Device
 from distbench.core.columns import Column, TableSpec
+from distbench.engines.base import engine_of
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +98,14 @@ class PassContext:
     """Rows for the record, by the name of a table in ``Metric.tables``."""
     shared_results: dict[type[SharedResult], SharedResult] = field(default_factory=dict)
     """Results that metrics have shared so far."""
+
+    @property
+    def unseen_communication(self) -> NotAvailable | None:
+        """Reason why nothing about collectives is available; None: they can be counted and timed."""
+        if engine_of(self.case).communicates_by_torch:
+            return None
+        name = self.case.engine.name
+        return NotAvailable(f"engine {name} communicates outside of torch.distributed")
 
     @property
     def devices_per_rank(self) -> int:

@@ -8,12 +8,13 @@ here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverrides, TimeLimits
 from distbench.core.job import PlannedTrial, job_kind
+from distbench.engines.base import engine_of
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import workload_of
 
@@ -72,7 +73,7 @@ def all_trial_limits(
     return found
 
 
-def prepare_limit(asked: TimeLimitOverrides, cases: Iterable[Case]) -> float:
+def prepare_limit(asked: TimeLimitOverrides, cases: Sequence[Case]) -> float:
     """Seconds in which everything that *cases* need has to be built."""
     if asked.prepare is not None:
         return asked.prepare
@@ -81,7 +82,8 @@ def prepare_limit(asked: TimeLimitOverrides, cases: Iterable[Case]) -> float:
         for case in cases
         if case.initial_weights == "exact"
     }
-    return math.ceil(_MIN_LIMITS.prepare + _INIT_S_PER_ELEMENT * sum(exact.values()))
+    built = {case.engine.name: engine_of(case).prepare_s for case in cases}
+    return math.ceil(_MIN_LIMITS.prepare + sum(built.values()) + _INIT_S_PER_ELEMENT * sum(exact.values()))
 
 
 def _step_s(case: Case) -> float:

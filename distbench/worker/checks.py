@@ -56,7 +56,8 @@ def check_variables(case: Case) -> dict[str, Any]:
 def describe_framework(case: Case) -> dict[str, str]:
     """Framework of *case* with its version, as an effective setting; empty: its steps are native."""
     framework = engine_of(case)
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in framework.packages]
+    names = (*framework.packages, *framework.built_packages)
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in names]
     return {FRAMEWORK: ", ".join(versions) or case.engine.name} if case.engine != NATIVE_ENGINE else {}
 
 

@@ -135,6 +135,8 @@ class Communication(Metric):
         yield
 
     def values(self, context: PassContext, state: _State) -> Values:
+        if unseen := context.unseen_communication:
+            raise unseen
         if context.devices_per_rank > 1:
             raise NotAvailable(
                 f"copies of one process between its {context.devices_per_rank} devices are not collectives"

@@ -11,6 +11,7 @@ from distbench.metrics.base import NotAvailable, PassContext
 from distbench.metrics.memory.allocators import AllocatorStats, missing_library_reason
 from distbench.metrics.memory.peak import PeakRecorder
 from distbench.metrics.profile.pipeline import stage_of
+from distbench.strategies.engine import MEMORY_KINDS
 
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
@@ -103,7 +104,7 @@ class MemoryPhases:
         sizes = [row[name] for row in self.rows if name in row]
         if sizes:
             return float(max(sizes))
-        if any("states" in row for row in self.rows):
+        if name not in MEMORY_KINDS and any("states" in row for row in self.rows):
             return NotAvailable(missing_library_reason())
         return NotAvailable("the engine does not report its memory by kind")
 

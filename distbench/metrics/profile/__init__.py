@@ -221,9 +221,14 @@ class Profile(Metric):
             save_trace(state.profiler, file)
             # the first row of a rank is that of the step
             profiled.timeline_rows[:1] = [{**row, "trace": file.name} for row in profiled.timeline_rows[:1]]
-        context.tables["timeline"] = profiled.timeline_rows
         if profiled.layer_rows:
             context.tables["layers"] = profiled.layer_rows
+        if unseen := context.unseen_communication:
+            # parts of a step are what remains of it beside exposed communication
+            kept = ("profile_step_s", *(column.name for column in pipeline.COLUMNS))
+            own = {name: value for name, value in profiled.values.items() if name in kept}
+            return {**dict.fromkeys(self._trace_columns(), unseen), **own}
+        context.tables["timeline"] = profiled.timeline_rows
         if profiled.pipeline_rows:
             context.tables["pipeline"] = profiled.pipeline_rows
         if profiled.unavailable_reason:

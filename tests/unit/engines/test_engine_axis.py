@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.core.case import NATIVE_ENGINE, Case
+from distbench.core.case import NATIVE_ENGINE, Case, TimeLimitOverrides
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.plan import make_plan
 from distbench.plan.references import reference_case
+from distbench.plan.time_limits import prepare_limit
 from distbench.suite.suite import parse_suite_text
 from support.runs import PLUGINS
 
@@ -74,6 +75,11 @@ def test_include_and_exclude_know_engines():
         ("fabric", "{fsdp: {version: 1}}", "engine fabric shards with FSDP2 alone, not fsdp1"),
         ("fabric", "{fsdp: {mesh: {tp: 2}}}", "engine fabric shards with FSDP2 alone, not "),
         ("accelerate", "single", "engine accelerate has no strategy single"),
+        ("horovod", "fsdp", "engine horovod has no strategy fsdp; it has ddp"),
+        ("horovod", "{ddp: {sharded_optimizer: true}}", "ddp.sharded_optimizer has no counterpart in "),
+        ("horovod", "{ddp: {powersgd_rank: 2}}", "ddp.powersgd_rank has no counterpart in engine horovod"),
+        ("horovod", "{ddp: {bucket_cap_mb: 1}}", "ddp.bucket_cap_mb has no counterpart in engine horovod"),
+        ("horovod", "{ddp: {find_unused_parameters: true}}", "ddp.find_unused_parameters has no counterpart"),
     ],
 )
 def test_what_a_framework_can_t_do_is_a_reason(engine, strategy, reason):
@@ -100,6 +106,40 @@ def test_fp16_is_scaled_by_deepspeed_alone():
     assert "engine accelerate" not in (zero or "")
 
 
+HOROVOD = {
+    "fp16 gradients": ("precision: {reduce: fp16}", None),
+    "bf16": ("precision: bf16", None),
+    "bf16 gradients": (
+        "precision: {reduce: bf16, master: bf16, optimizer_state: bf16}",
+        "precision.reduce = bf16 with precision.master = bf16: engine horovod reduces gradients of fp32 "
+        "parameters in fp32 or fp16",
+    ),
+    "fp16": ("precision: fp16", "engine horovod does not scale losses for fp16; use precision: bf16 or fp32"),
+    "two optimizers": ("optimizer: {name: muon}", "optimizer.name = muon: engine horovod keeps what"),
+}
+
+
+@pytest.mark.parametrize("name", HOROVOD)
+def test_horovod_is_built_where_it_is_needed_and_says_what_it_can_t_do(name):
+    sections, reason = HOROVOD[name]
+    (problem,) = planned(f"{sections}\nengine: horovod\n").values()
+    assert problem == reason or reason in problem
+
+
+def test_horovod_has_no_build_for_gpus():
+    gpu = replace(CPU, device="cuda", device_memory=2**36)
+    (problem,) = planned("engine: horovod\n", machine=gpu).values()
+    assert problem == ("engine horovod is built for CPUs (gloo); use device: cpu, or engine: native")
+
+
+def test_a_preparation_has_time_to_build_a_framework():
+    native, built = (
+        prepare_limit(TimeLimitOverrides(), cases(f"engine: {name}\n")) for name in ("native", "horovod")
+    )
+    assert built - native == 2700
+    assert prepare_limit(TimeLimitOverrides(prepare=5), cases("engine: horovod\n")) == 5
+
+
 MISTAKES = {
     "unknown": ("acelerate", "did you mean 'accelerate'?"),
     "number": ("3", "engine = 3: expected a name"),
@@ -107,7 +147,7 @@ MISTAKES = {
     "two in a mapping": ("{accelerate: {}, fabric: {}}", "expected a name, or a name with options"),
     "empty": ("[]", "expected a list of at least one value"),
     "twice": ("[native, native]", "native"),
-    "a strategy": ("ddp", "Allowed: accelerate, fabric, native"),
+    "a strategy": ("ddp", "Allowed: accelerate, fabric, horovod, native"),
     "a list in a list": ("[[native]]", "expected a name"),
     "a truth": ("true", "engine = true: expected a name"),
     "upper case": ("Accelerate", "did you mean 'accelerate'?"),

@@ -1,0 +1,162 @@
+"""Engine whose gradients Horovod reduces, in the worker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+import torch.distributed as dist
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+from torch import nn
+
+from distbench.core.errors import Mismatch
+from distbench.strategies.base import RankContext, UnsupportedCase
+from distbench.strategies.torch_engine import readback
+from distbench.strategies.torch_engine.engine import TorchEngine
+from distbench.strategies.torch_engine.modules import load_plain_module
+
+_LOCALHOST = "127.0.0.1"
+
+
+class HorovodEngine(TorchEngine):
+    """The plain module, with Horovod's optimizer around that of the case."""
+
+    def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
+        precision = self._case.precision
+        is_compressed = precision.reduce != precision.master
+        made: torch.optim.Optimizer = hvd.DistributedOptimizer(
+            super().make_optimizer(layers),
+            named_parameters=self.module.named_parameters(),
+            compression=hvd.Compression.fp16 if is_compressed else hvd.Compression.none,
+            backward_passes_per_step=self._case.batch.gradient_accumulation_steps,
+        )
+        own_zero_grad: Any = made.zero_grad
+        # Horovod's has no argument, and torch's checkpoints pass one
+        made.zero_grad = lambda **_: own_zero_grad()  # type: ignore[method-assign]
+        return made
+
+    @property
+    def inner_optimizer(self) -> torch.optim.Optimizer:
+        """Horovod's optimizer as the one that takes its step.
+
+        Horovod makes a class of the same name that derives from the optimizer's. This is a view of the live
+        object, with its groups and states, in that base class.
+        """
+        view: torch.optim.Optimizer = object.__new__(type(self._optimizer).__bases__[0])
+        view.__dict__ = self._optimizer.__dict__
+        return view
+
+    def reduce_dtype(self) -> str:
+        compression = self._horovod._compression
+        if compression is hvd.Compression.none:
+            return readback.dtype_name(p.dtype for p in self.module.parameters())
+        return "fp16" if compression is hvd.Compression.fp16 else str(compression)
+
+    def effective_settings(self) -> dict[str, Any]:
+        return {
+            **super().effective_settings(),
+            "world_size": hvd.size(),
+            "gradient_accumulation_steps": self._horovod.backward_passes_per_step,
+        }
+
+    def memory_by_kind(self) -> dict[str, int]:
+        kinds = super().memory_by_kind()
+        # its fusion buffer belongs to C++, which does not tell its size
+        del kinds["buffers"]
+        return kinds
+
+    @property
+    def _horovod(self) -> Any:
+        """The optimizer, with Horovod's attributes."""
+        return self._optimizer
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        super()._backward(loss)
+        if self._micro_batch_count == self._accumulation:
+            # as before clipping: gradients are read between the last backward pass and the step
+            self._horovod.synchronize()
+
+    def _step_optimizer(self) -> None:
+        with self._horovod.skip_synchronize():
+            self._horovod.step()
+
+
+def build_horovod(context: RankContext) -> HorovodEngine:
+    """Engine of this rank.
+
+    Raises:
+        UnsupportedCase: ranks are on several nodes, or this Horovod has no gloo.
+        Mismatch: Horovod has joined other ranks than torch.
+    """
+    if len(set(context.node_of_rank)) > 1:
+        raise UnsupportedCase(
+            "engine horovod joins the ranks of one node, without horovodrun; use one node, or engine: native"
+        )
+    if not hvd.gloo_built():
+        raise UnsupportedCase(
+            "the installed horovod was built without gloo; reinstall it with HOROVOD_WITH_GLOO=1, or "
+            "uninstall it, and distbench builds its own"
+        )
+    # a process that trains several times stays joined
+    if not hvd.is_initialized():
+        _join(context)
+    found = hvd.rank(), hvd.size()
+    if found != (context.rank, context.world_size):
+        raise Mismatch(
+            f"horovod: expected rank {context.rank} of {context.world_size}, found {found[0]} of {found[1]}"
+        )
+    module, layers = load_plain_module(context)
+    engine = HorovodEngine(context, module, layers)
+    hvd.broadcast_parameters(module.state_dict(), root_rank=0)
+    return engine
+
+
+def _join(context: RankContext) -> None:
+    """Let Horovod connect the ranks, which it would get from horovodrun."""
+    rank, size = str(context.rank), str(context.world_size)
+    os.environ.update(
+        {
+            "HOROVOD_RANK": rank,
+            "HOROVOD_SIZE": size,
+            "HOROVOD_LOCAL_RANK": rank,
+            "HOROVOD_LOCAL_SIZE": size,
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+            "HOROVOD_HOSTNAME": "localhost",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_IFACE": "lo",
+        }
+    )
+    with _rendezvous(context.rank) as port:
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = _LOCALHOST
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(port)
+        hvd.init()
+        dist.barrier()
+
+
+@contextmanager
+def _rendezvous(rank: int) -> Iterator[int]:
+    """Port of Horovod's rendezvous, which rank 0 serves inside this context. A collective call.
+
+    Horovod's own start of the server listens on all interfaces.
+    """
+    server = RendezvousHTTPServer((_LOCALHOST, 0), RendezvousHandler, 0) if rank == 0 else None
+    told = [server.server_address[1] if server else 0]
+    dist.broadcast_object_list(told)
+    if server is None:
+        yield told[0]
+        return
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield told[0]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
