@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from distbench import optimizers
 from distbench.adopt.exported_case import ExportedCase, optimizer_description, second_optimizer
 from distbench.core import lr_schedule
-from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, LoaderConfig, OptimizerConfig
+from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE, Batch, Case, LoaderConfig, OptimizerConfig
 from distbench.core.text import one_line
 from distbench.core.units import format_count
 
@@ -140,7 +140,12 @@ def _settings(case: Case) -> dict[str, str]:
         "seed": str(case.seed),
         **({} if case.environment == CURRENT_ENVIRONMENT else {"Python environment": environment_note(case)}),
         **({"environment variables": variables} if (variables := _variables(case)) else {}),
+        **({} if case.engine == NATIVE_ENGINE else {"framework": _framework_text(case)}),
     }
+
+
+def _framework_text(case: Case) -> str:
+    return f"{case.engine.name} took the measured steps; those of this file may be faster or slower"
 
 
 def _loader_text(loader: LoaderConfig) -> str:

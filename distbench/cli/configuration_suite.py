@@ -56,7 +56,8 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
 def _engine_of(training: DescribedTraining) -> str:
     """Engine of the framework that *training* is configured for; empty: it has none for its strategy."""
     framework: type[Framework] = registry.load_plugin("engines", training.engine)
-    return training.engine if training.strategy.name in framework.strategies else ""
+    is_scaled = training.precision.get("compute") == "fp16" and training.strategy.name != "zero"
+    return training.engine if training.strategy.name in framework.strategies and not is_scaled else ""
 
 
 def _draft_of_model(

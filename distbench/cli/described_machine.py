@@ -7,15 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from distbench.core import registry
 from distbench.core.bounds import Bound, Count, Name
-from distbench.core.errors import SuiteError, UsageError, did_you_mean
+from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import Problem
 from distbench.core.units import parse_bytes
 from distbench.suite.sections import check_section
 from distbench.suite.suite import locate_problems
 from distbench.suite.yaml_reader import parse_suite, read_suite_text
-from distbench.system.gpu_types import GPU_TYPES, GpuCluster, GpuType, is_gpu_cluster, parse_gpu_cluster
+from distbench.system.gpu_types import (
+    GPU_TYPES,
+    GpuCluster,
+    GpuType,
+    is_gpu_cluster,
+    parse_gpu_cluster,
+    type_hint,
+)
 from distbench.system.machine import described_machine, gpu_nodes
 
 _SUFFIXES = (".yaml", ".yml")
@@ -52,6 +60,9 @@ def find_described_machine(on: str, nodes: int | None, gpus_per_node: int | None
     """
     is_file = on.endswith(_SUFFIXES)
     if not (is_file or is_gpu_cluster(on)):
+        if on and on not in registry.plugin_names("launchers"):
+            hint = type_hint(on, registry.plugin_names("launchers"))
+            raise UsageError(f"--on = {on!r}: neither a launcher nor a type of GPU; {hint}")
         return gpu_nodes(nodes or 1, gpus_per_node) if gpus_per_node else None
     if nodes or gpus_per_node:
         raise UsageError(
@@ -79,7 +90,7 @@ def read_machine_file(file: Path) -> Machine:
                 problems.append(Problem((key,), str(error), text))
     known = GPU_TYPES.get(read.gpu)
     if known is None and (read.memory is None or read.compute_capability is None):
-        hint = did_you_mean(read.gpu, GPU_TYPES)
+        hint = type_hint(read.gpu)
         message = f"no type that distbench knows; {hint}; or give memory and compute_capability with it"
         problems.append(Problem(("gpu",), message, read.gpu))
     if problems:

@@ -102,6 +102,8 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
         "suite": suite.to_resolved(),
         "device": machine.device,
         "devices": machine.devices,
+        "nodes": machine.nodes,
+        "gpu_type": machine.gpu_type or None,
         "environments": {
             name: {"python": each.python, "packages": each.packages}
             for name, each in machine.environments.items()

@@ -122,10 +122,13 @@ class SuiteOrigin:
         if not own and not self.data:
             return None
         found = construct_models(own, dataset=self.data)
+        if not found.models and not found.row.shape and not found.row.problem:
+            return None
         if found.row.problem:
             raise UsageError(f"--data: {found.row.problem}")
         shape = dict(found.row.shape)
-        if not own and shape.get("kind", "tokens") != "tokens":
+        # a file of a model of transformers has a task of its own
+        if self.model and not own and shape.get("kind", "tokens") != "tokens":
             raise UsageError(
                 f"--data: rows of {self.data} are {shape['kind']}, but the model takes tokens; add "
                 "--model package.module:callable, which returns one that takes them"

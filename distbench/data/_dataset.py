@@ -167,6 +167,8 @@ class MapRows(RowReader):
     ) -> None:
         self._size, self._shuffle = len(dataset), shuffle
         self._steps = epoch_steps(dataset, batch_size, drop_last=drop_last)
+        if not self._size:
+            raise DatasetError(f"{OPTION} = {name!r} has no rows; return a dataset that has some")
         if self._size < batch_size:
             raise DatasetError(
                 f"{OPTION} = {name!r} has {self._size:,} rows, fewer than the global batch of "

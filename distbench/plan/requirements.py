@@ -9,7 +9,7 @@ from distbench.core.units import format_bytes
 from distbench.engines.base import engine_of
 from distbench.plan.releases import torch_problem
 from distbench.strategies.base import Strategy
-from distbench.system.machine import install_hint
+from distbench.system.machine import install_hint, is_distribution_installed, is_inspected
 from distbench.workloads.base import Workload
 
 _AMPERE, _ADA = 8.0, 8.9
@@ -40,10 +40,15 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
 
 def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:
     """Message on the first of *packages* missing on *machine*, with an installation hint; None: none is."""
-    absent = [package for package in packages if package not in machine.packages]
+    absent = [package for package in packages if not _has_package(machine, package)]
     if not absent:
         return None
     return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"
+
+
+def _has_package(machine: Machine, package: str) -> bool:
+    """True if *machine* has *package*; one that only a plug-in names is looked up in this environment."""
+    return package in machine.packages or (not is_inspected(package) and is_distribution_installed(package))
 
 
 def _compile_problem(case: Case, machine: Machine) -> str | None:

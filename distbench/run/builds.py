@@ -170,18 +170,20 @@ class BuildRunner:
         return list(group_by(needs.values(), lambda need: _environment_key(need.case)).values())
 
     def _planned_builds(self, cases: list[Case]) -> Iterable[_PlannedBuild]:
+        # processes that build import no framework: one that can't be imported concerns its own cases
+        place = {case.id: dataclasses.replace(case, engine=NATIVE_ENGINE) for case in cases}
         for choice in self.suite.metrics:
             metric: Metric = registry.create_plugin("metrics", choice)
             builds = type(metric).prepare is not Metric.prepare
             for case in cases if builds else ():
                 if case.device in metric.devices:
                     name = metric_build_name(choice.name) + _environment_suffix(case)
-                    yield _PlannedBuild(case, BuildItem("metric", name, dataclasses.asdict(choice)))
+                    yield _PlannedBuild(place[case.id], BuildItem("metric", name, dataclasses.asdict(choice)))
         for case in cases:
             if name := strategy_build_name(case):
-                yield _PlannedBuild(case, BuildItem("strategy", name, case.to_json()))
+                yield _PlannedBuild(place[case.id], BuildItem("strategy", name, case.to_json()))
             if name := engine_build_name(case):
-                yield _PlannedBuild(case, BuildItem("engine", name, case.to_json()))
+                yield _PlannedBuild(place[case.id], BuildItem("engine", name, case.to_json()))
         for case in cases:
             file = str(weights_file(self.folder, case))
             yield _PlannedBuild(

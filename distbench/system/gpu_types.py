@@ -7,13 +7,14 @@ Sources: NVIDIA's datasheets of these products (memory), and its list of compute
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distbench.core.errors import UsageError, did_you_mean
 
 _GIB = 2**30
 _MOST_GPUS = 1_000_000
-_FORM = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)")
+_FORM = re.compile(r"(?:(?P<nodes>[0-9]+)x)?(?P<gpus>[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ def is_gpu_cluster(text: str) -> bool:
     return ":" in text or text in GPU_TYPES
 
 
+def type_hint(name: str, others: Iterable[str] = ()) -> str:
+    """Hint for *name*, which is no type: its variants, or the nearest of the types and of *others*."""
+    variants = [each for each in GPU_TYPES if each.startswith(f"{name}-")]
+    return f"use {' or '.join(variants)}" if variants else did_you_mean(name, (*others, *GPU_TYPES))
+
+
 def parse_gpu_cluster(text: str) -> GpuCluster:
     """Nodes with GPUs that ``TYPE:NODESxGPUS`` or ``TYPE:GPUS`` (one node) describes.
 
@@ -80,7 +87,7 @@ def parse_gpu_cluster(text: str) -> GpuCluster:
     """
     name, _, size = text.partition(":")
     if name not in GPU_TYPES:
-        raise UsageError(f"--on = {text!r}: unknown type of GPU {name!r}; {did_you_mean(name, GPU_TYPES)}")
+        raise UsageError(f"--on = {text!r}: unknown type of GPU {name!r}; {type_hint(name)}")
     found = _FORM.fullmatch(size)
     if not found:
         raise UsageError(

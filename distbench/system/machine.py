@@ -33,7 +33,7 @@ CUPY_DISTRIBUTIONS = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 
 _PACKAGES = (
     *("torch", "torchao", "deepspeed", "transformers", "accelerate", "pytorch-optimizer"),
-    *("lightning-fabric", "horovod", "megatron-core", "greenlet"),
+    *("lightning-fabric", "greenlet"),
     *("scikit-learn", "numpy", "safetensors"),
     *CUPY_DISTRIBUTIONS,
 )
@@ -206,6 +206,21 @@ def search_path() -> str:
 def is_installed(package: str) -> bool:
     """True if Python would find *package*, also one installed in place; it is not imported."""
     return importlib.util.find_spec(package) is not None
+
+
+def is_inspected(distribution: str) -> bool:
+    """True if machines are inspected for *distribution*, so that ``Machine.packages`` decides."""
+    return distribution in _PACKAGES
+
+
+@functools.cache
+def is_distribution_installed(distribution: str) -> bool:
+    """True if this environment has *distribution*."""
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def install_hint(extra: str, pip: str = "pip") -> str:

@@ -35,9 +35,10 @@ class EnginesView(View):
     def table(self, run: RunAnalysis) -> Table:
         prices = framework_prices(run.cases)
         if not prices:
-            return self.make_table(
-                [], ["No measured case has a framework; list them: engine: [native, accelerate]."]
-            )
+            note = "No measured case has a framework; list them: engine: [native, accelerate]."
+            if self.is_requested(run):
+                note = "No case with a framework was measured; the overview has the reasons."
+            return self.make_table([], [note])
         names = run.short_names([price.row for price in prices])
         notes = [text for price in prices if (text := _note(price, names[price.row.case.id]))]
         return self.make_table([_row(price, names[price.row.case.id]) for price in prices], notes)

@@ -13,7 +13,7 @@ data: text
 batch: {global_batch_size: 8, micro_batch_size: 2}
 optimizer: {name: adamw, clip_grad_norm: 0.05}
 measure: {warmup: 1, steps: 3, trials: 1, profile_steps: 0}
-metrics: [steptime, throughput, memory]
+metrics: [steptime, throughput, memory, communication]
 limits: {step: 60}
 world_sizes: [2]
 """
@@ -25,12 +25,16 @@ SAME = {EQUIVALENT, ROUNDING}
 
 def test_a_framework_takes_the_steps_of_the_same_training(run_suite):
     text = SUITE + CHECK + "strategies: [ddp]\nengine: [native, accelerate, fabric]\n"
+    # accelerate launch sets it, and a number of steps that a script gives would yield to it
+    text += "env: {ACCELERATE_GRADIENT_ACCUMULATION_STEPS: 1}\n"
     done = run_suite(text.replace("clip_grad_norm", SCHEDULE))
     assert done.code == 0, done.errors
     assert len(done.verdicts) == 3
     assert set(done.verdicts.values()) <= SAME
     framed = {name.rpartition("=")[2]: case for name, case in done.cases.items()}
     assert {case["status"] for case in framed.values()} == {"measured"}
+    # one reduction for the two micro-batches of a step
+    assert {case["values"]["comm_calls"]["value"] for case in framed.values()} == {1}
     told = {
         each["case"]["engine"]["name"]: each["effective"].get("framework", "")
         for file in done.folder.glob("trials/*/0/record.json")
@@ -92,10 +96,19 @@ def test_means_of_the_means_of_ranks_are_another_training(run_suite):
     assert words["rank_means"] not in SAME
 
 
-def test_a_framework_that_wraps_nothing_or_exits_is_one_failed_case(run_suite):
-    done = run_suite(SUITE + "strategies: [ddp]\nengine: [bare, ends, native]\n")
+@pytest.mark.deep
+def test_a_loss_that_is_no_number_is_the_same_outcome_in_each_engine(run_suite):
+    text = SUITE.replace("name: adamw,", "name: sgd, lr: 1.0e+30,")
+    done = run_suite(text + "strategies: [ddp]\nengine: [native, accelerate, fabric]\n")
+    assert [case["status"] for case in done.cases.values()] == ["invalid_nan"] * 3
+
+
+def test_a_framework_that_wraps_nothing_or_exits_or_is_broken_is_one_failed_case(run_suite):
+    done = run_suite(SUITE + "strategies: [ddp]\nengine: [broken, bare, ends, native]\n")
     found = {name.rpartition("=")[2]: case for name, case in done.cases.items()}
     assert found["native"]["status"] == "measured"
     assert found["bare"]["status"] == "mismatch"
     assert "engine: expected 'DistributedDataParallel', found 'TorchEngine'" in found["bare"]["reason"]
     assert found["ends"]["status"] == "crashed"
+    assert found["broken"]["status"] == "crashed"
+    assert "a_library_that_is_not_there" in found["broken"]["reason"]

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import DeepSpeedPlugin, DistributedDataParallelKwargs
+from accelerate.utils import DeepSpeedPlugin, DistributedDataParallelKwargs, GradientAccumulationPlugin
 from torch import nn
 
+from distbench.core.errors import Mismatch
 from distbench.engines._accelerate import add_scheduler, check_placement, forget_accelerator, replace_step
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
@@ -61,7 +62,6 @@ class AccelerateZeroEngine(ZeroEngine):
     ) -> None:
         super().__init__(context, engine, layers)
         self._accelerator = accelerator
-        self._last = context.case.batch.gradient_accumulation_steps
         self._take_step = replace_step(engine, _do_nothing)
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -122,18 +122,23 @@ def _make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
     The model computes in the dtype of the case by itself, so that all engines round alike.
 
     Raises:
-        Mismatch: it is not in the process group, so that every rank would train alone, or on another device.
+        Mismatch: it is not in the process group, so that every rank would train alone, on another device, or
+            accumulates over another number of micro-batches.
     """
     if "deepspeed_plugin" in arguments and context.device.type == "cpu":
         # without a backend every rank would take itself for the only one, and train on all rows
         PartialState(backend="gloo")
+    steps = context.case.batch.gradient_accumulation_steps
     accelerator = Accelerator(
         mixed_precision="no",
-        gradient_accumulation_steps=context.case.batch.gradient_accumulation_steps,
+        # a number of steps would yield to a variable that accelerate launch sets
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=steps),
         step_scheduler_with_optimizer=False,
         **arguments,
     )
     check_placement("accelerate", accelerator, context)
+    if (found := accelerator.gradient_accumulation_steps) != steps:
+        raise Mismatch(f"accelerate: expected gradient_accumulation_steps = {steps}, found {found}")
     return accelerator
 
 

@@ -23,7 +23,10 @@ class Fabric(Framework):
         if isinstance(strategy, FullyShardedDataParallel) and (
             strategy.version == 1 or strategy.has_tensor_parallelism or strategy.optimizer_in_backward
         ):
-            return f"engine fabric shards with FSDP2 alone, not {strategy.label}; use engine: native"
+            return (
+                "engine fabric has fsdp with version: 2, without tensor parallelism and without "
+                f"optimizer_in_backward, not {strategy.label}; use engine: native"
+            )
         return wrapped_problem(case, strategy, self.strategies)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:

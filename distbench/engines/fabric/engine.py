@@ -41,7 +41,10 @@ class FabricSteps(TorchEngine):
         self._loss = loss
 
     def clip(self, limit: float) -> None:
-        self._fabric.clip_gradients(self._fabric_module, self._fabric_optimizer, max_norm=limit)
+        # norms that are not finite are results, as with other engines
+        self._fabric.clip_gradients(
+            self._fabric_module, self._fabric_optimizer, max_norm=limit, error_if_nonfinite=False
+        )
 
     def _backward(self, loss: torch.Tensor) -> None:
         self._fabric.backward(loss if self._divisor == 1 else loss / self._divisor)

@@ -16,15 +16,18 @@ from torch import nn
 
 from distbench.core.errors import Mismatch
 from distbench.strategies.base import RankContext, UnsupportedCase
-from distbench.strategies.torch_engine import readback
+from distbench.strategies.torch_engine import modules, readback
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.modules import load_plain_module
+from distbench.workloads.weights import plain_name
 
 _LOCALHOST = "127.0.0.1"
 
 
 class HorovodEngine(TorchEngine):
     """The plain module, with Horovod's optimizer around that of the case."""
+
+    _has_stepped = False
 
     def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
         precision = self._case.precision
@@ -78,10 +81,27 @@ class HorovodEngine(TorchEngine):
     def _backward(self, loss: torch.Tensor) -> None:
         super()._backward(loss)
         if self._micro_batch_count == self._accumulation:
+            if not self._has_stepped:
+                self._check_gradients()
             # as before clipping: gradients are read between the last backward pass and the step
             self._horovod.synchronize()
 
+    def _check_gradients(self) -> None:
+        """Check that each trained parameter has a gradient, as DDP does.
+
+        Raises:
+            UnsupportedCase: Horovod would give others one of zero, by which weight decay changes them.
+        """
+        named = [(plain_name(name), p) for name, p in self.module.named_parameters() if p.requires_grad]
+        if unused := [name for name, parameter in named if parameter.grad is None]:
+            raise UnsupportedCase(
+                f"Horovod gives a gradient of zero to parameters that the loss does not use, here "
+                f"{len(unused):,} of {len(named):,} ({modules.listed(unused)}), so that weight decay changes "
+                "them; freeze them, or use engine: native"
+            )
+
     def _step_optimizer(self) -> None:
+        self._has_stepped = True
         with self._horovod.skip_synchronize():
             self._horovod.step()
 

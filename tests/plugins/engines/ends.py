@@ -13,6 +13,9 @@ from distbench.strategies.engine import Engine
 class Ends(Framework):
     """Ends the process in its second step, as a framework does that exits when something is missing."""
 
+    # distbench inspects no machine for it
+    packages = ("rich",)
+
     code: int = 3
     """Exit code of rank 1."""
 

@@ -9,7 +9,7 @@ from distbench.core.case import PluginChoice
 from distbench.record import Record
 from distbench.tables.table import Table
 from distbench.views.base import all_views
-from support.records import COLUMNS, case, measured, run_of
+from support.records import COLUMNS, case, failed, measured, run_of
 
 NATIVE = case("ddp")
 FRAMED = case("ddp", name="ddp/ws2/mb4/fp32/engine=accelerate", engine=PluginChoice("accelerate"))
@@ -74,6 +74,12 @@ def test_without_the_native_case_there_is_no_price():
 def test_another_strategy_is_not_the_native_case():
     shown = table(*trials(case("fsdp"), ROUNDS), *trials(FRAMED, ROUNDS))
     assert "was not measured" in shown.notes[0]
+
+
+def test_a_framework_that_failed_is_not_asked_for_again():
+    assert table(*trials(NATIVE, ROUNDS), failed(FRAMED)).notes == (
+        "No case with a framework was measured; the overview has the reasons.",
+    )
 
 
 def test_a_run_without_frameworks_says_how_to_request_them():

@@ -75,15 +75,18 @@ def test_the_table_says_what_its_columns_are_and_what_is_assumed(suite):
 
 def test_the_model_of_a_user_has_no_theory_and_no_zero(suite, tmp_path):
     file = tmp_path / "own.yaml"
-    file.write_text(
-        SUITE.replace("PRECISION", "fp32").replace("transformer: {preset: 1b, seq_len: 128}", "mlp")
-    )
-    for each in planned(str(file), "h100-sxm:8", "--world-sizes", "8").values():
-        assert each["states_bytes"] is None or each["states_bytes"] > 0
+    model = 'user: {model: "small:Small", length: 32}'
+    text = SUITE.replace("PRECISION", "fp32").replace("transformer: {preset: 1b, seq_len: 128}", model)
+    file.write_text(text)
+    cases = planned(str(file), "h100-sxm:8", "--world-sizes", "8")
+    assert len(cases) == 2
+    assert all(each["states_bytes"] is each["traffic_bytes"] is None for each in cases.values())
 
 
 MISTAKES = {
     "h100:8x8": "unknown type of GPU 'h100'",
+    "h100": "neither a launcher nor a type of GPU; use h100-sxm or h100-pcie",
+    "h100-sxm:٣": "expected TYPE:NODESxGPUS",
     "h100-sxm": "expected TYPE:NODESxGPUS, such as h100-sxm:8x8",
     "h100-sxm:": "expected TYPE:NODESxGPUS",
     "h100-sxm:8x": "expected TYPE:NODESxGPUS",

@@ -72,8 +72,8 @@ def test_include_and_exclude_know_engines():
         ("accelerate", "{ddp: {sharded_optimizer: true}}", "runs DDP as it is, not ddp+zero1"),
         ("fabric", "{ddp: {powersgd_rank: 2}}", "runs DDP as it is, not "),
         ("accelerate", "{zero: {stage: 1, mesh: {tp: 2}}}", "runs ZeRO over all ranks, not "),
-        ("fabric", "{fsdp: {version: 1}}", "engine fabric shards with FSDP2 alone, not fsdp1"),
-        ("fabric", "{fsdp: {mesh: {tp: 2}}}", "engine fabric shards with FSDP2 alone, not "),
+        ("fabric", "{fsdp: {version: 1}}", "engine fabric has fsdp with version: 2"),
+        ("fabric", "{fsdp: {mesh: {tp: 2}}}", "without tensor parallelism"),
         ("accelerate", "single", "engine accelerate has no strategy single"),
         ("horovod", "fsdp", "engine horovod has no strategy fsdp; it has ddp"),
         ("horovod", "{ddp: {sharded_optimizer: true}}", "ddp.sharded_optimizer has no counterpart in "),
@@ -167,3 +167,5 @@ def test_an_engine_is_added_by_one_file(monkeypatch):
     monkeypatch.setenv("DISTBENCH_PLUGINS", PLUGINS)
     (case,) = cases("engine: {ends: {code: 7}}\n")
     assert (case.engine.name, case.engine.options) == ("ends", {"code": 7})
+    # a package that only this plug-in names is looked up where the command runs
+    assert list(planned("engine: ends\n").values()) == [None]

@@ -337,6 +337,8 @@ def test_arguments_of_the_trainer_are_also_measured_with_its_steps(tmp_path):
     [
         ("distributed_type: MULTI_GPU\nnum_processes: 2\n", BOTH),
         ("distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {zero_stage: 2}\n", BOTH),
+        # the scale would be Accelerate's own
+        ("distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: fp16\n", ["native"]),
         # Accelerate has no FSDP here
         ("distributed_type: FSDP\nnum_processes: 2\nfsdp_config: {fsdp_version: 2}\n", ["native"]),
     ],
