@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.analysis.framework_price import FrameworkPrice, framework_prices
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import NATIVE_ENGINE
-from distbench.core.units import format_duration
+from distbench.core.units import format_number
 from distbench.tables.table import PERCENT, Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 
@@ -67,16 +67,12 @@ def _row(price: FrameworkPrice, name: str) -> TableRow:
 
 
 def _price_text(price: FrameworkPrice) -> str:
-    """The price with its interval: ``1.2 ms (0.9 ms to 1.6 ms)``."""
+    """The price with its interval, in the digits that it supports: ``1.2 ms (0.9 to 1.6 ms)``."""
     if price.seconds is None:
         return ""
-    added, *ends = map(_signed, price.seconds)
-    has_spread = price.ratio is not None and price.ratio.half_log_width is not None
-    return f"{added} ({' to '.join(ends)})" if has_spread else f"{added} (spread unknown)"
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else ''}{format_duration(abs(seconds))}"
+    added, low, high = price.seconds
+    texts = [format_number(each * 1000, (high - low) / 2 * 1000) for each in (added, low, high)]
+    return f"{texts[0]} ms ({texts[1]} to {texts[2]} ms)" if high > low else f"{texts[0]} ms (spread unknown)"
 
 
 def _note(price: FrameworkPrice, name: str) -> str:
@@ -87,4 +83,5 @@ def _note(price: FrameworkPrice, name: str) -> str:
         return f"{name}: the price may be noise; set measure.trials higher."
     verb = "costs" if price.seconds[0] > 0 else "saves"
     share = abs(price.ratio.value - 1)
-    return f"{name}: the framework {verb} {_signed(abs(price.seconds[0]))} per step, {share:.1%}."
+    amount = _price_text(price).partition(" (")[0].removeprefix("-")
+    return f"{name}: the framework {verb} {amount} per step, {share:.1%}."
