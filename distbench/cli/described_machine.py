@@ -28,7 +28,6 @@ from distbench.system.machine import described_machine, gpu_nodes
 
 _SUFFIXES = (".yaml", ".yml")
 _NEEDS = "a machine needs at least gpu and gpus_per_node"
-_MEMORIES = ("memory", "host_memory")
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,6 @@ class MachineFile:
     """Memory of a GPU, such as 96GiB; null: that of its type."""
     compute_capability: Annotated[float, Bound(1, 99)] | None = None
     """Compute capability, such as 9.0; null: that of its type."""
-    host_memory: str | None = None
-    """Memory of a node for its processes, such as 2TiB; null: enough."""
     cores: Count | None = None
     """CPU cores of a node; null: those of this machine."""
 
@@ -81,13 +78,11 @@ def read_machine_file(file: Path) -> Machine:
     read, problems = check_section(MachineFile, tree, ())
     if read is None:
         raise SuiteError(locate_problems(problems, places))
-    sizes: dict[str, int | None] = dict.fromkeys(_MEMORIES)
-    for key in _MEMORIES:
-        if text := getattr(read, key):
-            try:
-                sizes[key] = int(parse_bytes(text))
-            except ValueError as error:
-                problems.append(Problem((key,), str(error), text))
+    memory = 0
+    try:
+        memory = int(parse_bytes(read.memory)) if read.memory else 0
+    except ValueError as error:
+        problems.append(Problem(("memory",), str(error), read.memory))
     known = GPU_TYPES.get(read.gpu)
     if known is None and (read.memory is None or read.compute_capability is None):
         hint = type_hint(read.gpu)
@@ -96,8 +91,6 @@ def read_machine_file(file: Path) -> Machine:
     if problems:
         raise SuiteError(locate_problems(problems, places))
     usual = known or GpuType(read.gpu, 0, 0.0)
-    gpu = GpuType(
-        read.gpu, sizes["memory"] or usual.memory, read.compute_capability or usual.compute_capability
-    )
+    gpu = GpuType(read.gpu, memory or usual.memory, read.compute_capability or usual.compute_capability)
     machine = described_machine(GpuCluster(gpu, read.nodes, read.gpus_per_node))
-    return dataclasses.replace(machine, memory=sizes["host_memory"], cores=read.cores or machine.cores)
+    return dataclasses.replace(machine, cores=read.cores or machine.cores)

@@ -47,7 +47,7 @@ _MEMORY_AND_CAPABILITY = {
     "h100-nvl": (94, 9.0),
     "h200": (141, 9.0),
     "h200-nvl": (141, 9.0),
-    # of the systems that NVIDIA sells: DGX B200 has 1,440 GB, a GB200 superchip 372 GB, each of two GPUs
+    # of a GPU in the systems that NVIDIA sells: 1,440 GB in the 8 of a DGX B200, 372 GB in the 2 of a GB200
     "b200": (180, 10.0),
     "gb200": (186, 10.0),
     "rtx-5090": (32, 12.0),

@@ -125,7 +125,7 @@ FILES = {
     "gpu: h100-smx\ngpus_per_node: 8": "machine.yaml:1: gpu = 'h100-smx': no type that distbench knows",
     "gpu: ours\ngpus_per_node: 8\nmemory: 80GiB": "or give memory and compute_capability with it",
     "gpu: h100-sxm\ngpus_per_node: 8\nmemory: much": "machine.yaml:3: memory = 'much': expected a size",
-    "gpu: h100-sxm\ngpus_per_node: 8\nhost_memory: 2": "machine.yaml:3: host_memory",
+    "gpu: h100-sxm\ngpus_per_node: 8\nmemory: 80": "machine.yaml:3: memory",
     "gpu: h100-sxm\ngpus: 8": "machine.yaml:2: gpus = 8: unknown key; did you mean 'gpu'?",
     "gpu: h100-sxm\ngpus_per_node: 8\ncores: -1": "machine.yaml:3: cores = -1: must be at least 1",
     "gpu: h100-sxm\ngpus_per_node: 8\ncompute_capability: new": "machine.yaml:3: compute_capability",
