@@ -7,6 +7,7 @@ and micro-batches, so that it does the same work as distbench's own steps. Heavy
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from distbench.core import registry
@@ -45,6 +46,15 @@ class Framework(ABC):
     def engine_class(self, strategy: Strategy) -> str:
         """Class that ``Engine.framework_engine`` must be an instance of, so that no other engine runs."""
         return strategy.engine_class
+
+    def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
+        """First release of each package with which it can take the steps of *strategy*; none: any will do."""
+        return {}
+
+    @classmethod
+    def is_built(cls) -> bool:
+        """True if ``prepare`` builds something."""
+        return cls.prepare is not Framework.prepare
 
     def prepare(self, case: Case) -> list[str]:
         """Build once, in a process of its own, what the ranks import; return messages for users."""

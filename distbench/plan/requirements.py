@@ -1,10 +1,10 @@
 """Check packages, tools, dtypes and memory that a case needs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from distbench import optimizers
 from distbench.core.case import FLOAT8_ALIGNMENT, Case
-from distbench.core.machine import Machine
+from distbench.core.machine import Machine, parse_release
 from distbench.core.units import format_bytes
 from distbench.engines.base import engine_of
 from distbench.plan.releases import torch_problem
@@ -27,6 +27,9 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _missing_package(strategy.packages, machine, install_hint("train"))
         or _missing_package(used, machine)
         or _missing_package(engine.packages, machine, install_hint(engine.extra) if engine.extra else "")
+        or _old_package(
+            engine.minimum_releases(strategy), f"engine {case.engine.name} with {case.strategy.name}", machine
+        )
         or workload.device_problem(case.device)
         or _compile_problem(case, machine)
         or _loader_problem(case)
@@ -44,6 +47,18 @@ def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") 
     if not absent:
         return None
     return f"{absent[0]} is not installed; install it {hint or f'with: pip install {absent[0]}'}"
+
+
+def _old_package(minima: Mapping[str, str], user: str, machine: Machine) -> str | None:
+    """Message on the first package of *machine* that is older than *minima* for *user*; None: none is."""
+    for package, minimum in minima.items():
+        version = machine.packages.get(package)
+        if version and parse_release(version) < parse_release(minimum):
+            return (
+                f"{user} needs {package} {minimum} or newer, but {version} is installed; install a newer "
+                "one, or use engine: native"
+            )
+    return None
 
 
 def _has_package(machine: Machine, package: str) -> bool:

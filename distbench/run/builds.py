@@ -13,7 +13,7 @@ from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE, Case, Plugin
 from distbench.core.grouping import group_by
 from distbench.core.job import job_kind
 from distbench.core.units import format_duration
-from distbench.engines.base import Framework, engine_of
+from distbench.engines.base import engine_of
 from distbench.ipc.build_files import BuildEvent, BuildFailure, BuildItem, BuildJournalReader, write_items
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget
 from distbench.ipc.messages import RankExit
@@ -69,8 +69,8 @@ def metric_build_name(name: str) -> str:
 
 def engine_build_name(case: Case) -> str:
     """Name of the build item of the engine of *case*; empty: it builds none."""
-    builds = type(engine_of(case)).prepare is not Framework.prepare
-    return f"engine {case.engine.name}{_environment_suffix(case)}" if builds else ""
+    is_built = engine_of(case).is_built()
+    return f"engine {case.engine.name}{_environment_suffix(case)}" if is_built else ""
 
 
 def strategy_build_name(case: Case) -> str:

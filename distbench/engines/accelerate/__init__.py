@@ -1,9 +1,10 @@
 """``accelerate``: Hugging Face Accelerate."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.engines._limits import wrapped_problem
+from distbench.engines._limits import split_releases, wrapped_problem
 from distbench.engines.base import Framework
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
@@ -15,11 +16,14 @@ class Accelerate(Framework):
 
     packages = ("accelerate",)
     extra = "accelerate"
-    strategies = ("ddp", "zero")
+    strategies = ("ddp", "tp", "zero")
     imports = ("accelerate",)
 
     def problem(self, case: Case, strategy: Strategy) -> str | None:
         return wrapped_problem(case, strategy, self.strategies)
+
+    def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
+        return split_releases(strategy)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
         from distbench.engines.accelerate.engine import build_accelerate

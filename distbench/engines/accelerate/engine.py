@@ -17,18 +17,18 @@ from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.engine import DdpEngine, ddp_arguments, reduce_in_dtype
 from distbench.strategies.engine import Engine
+from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.modules import load_plain_module
+from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.engine import ZeroEngine, build_zero
 
 
-class AccelerateDdpEngine(DdpEngine):
-    """DDP that Accelerate wraps, reduces and updates."""
+class AcceleratorSteps(TorchEngine):
+    """Steps of Accelerate on a module that it has prepared; a mix-in for engines that define the rest."""
 
-    def __init__(
-        self, context: RankContext, module: nn.Module, layers: list[nn.Module], accelerator: Accelerator
-    ) -> None:
-        super().__init__(context, module, layers)
+    def use_accelerator(self, accelerator: Accelerator) -> None:
+        """Take steps with *accelerator*."""
         self._accelerator = accelerator
         # a prepared scheduler would take a step for each process
         self._prepared = accelerator.prepare_optimizer(self._optimizer)
@@ -48,6 +48,10 @@ class AccelerateDdpEngine(DdpEngine):
 
     def _step_optimizer(self) -> None:
         self._prepared.step()
+
+
+class AccelerateDdpEngine(AcceleratorSteps, DdpEngine):
+    """DDP that Accelerate wraps, reduces and updates."""
 
 
 class AccelerateZeroEngine(ZeroEngine):
@@ -84,17 +88,22 @@ def build_accelerate(strategy: Strategy, context: RankContext) -> Engine:
     forget_accelerator()
     if isinstance(strategy, Zero):
         return _build_zero(strategy, context)
+    if isinstance(strategy, TensorParallel):
+        # its imports need a newer Accelerate and transformers than the others
+        from distbench.engines.accelerate.split_model import build_tp
+
+        return build_tp(strategy, context)
     assert isinstance(strategy, DistributedDataParallel)
     module, layers = load_plain_module(context)
     arguments = {key: value for key, value in ddp_arguments(strategy).items() if value is not None}
-    accelerator = _make_accelerator(
+    accelerator = make_accelerator(
         context,
         cpu=context.device.type == "cpu",
         kwargs_handlers=[DistributedDataParallelKwargs(**arguments)],
     )
-    wrapped = accelerator.prepare_model(module)
-    engine = AccelerateDdpEngine(context, wrapped, layers, accelerator)
-    reduce_in_dtype(wrapped, context.case.precision)
+    engine = AccelerateDdpEngine(context, accelerator.prepare_model(module), layers)
+    engine.use_accelerator(accelerator)
+    reduce_in_dtype(engine.module, context.case.precision)
     return engine
 
 
@@ -104,7 +113,7 @@ def _build_zero(strategy: Zero, context: RankContext) -> Engine:
     def initialize(
         *, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], **_: Any
     ) -> Sequence[Any]:
-        accelerator = _make_accelerator(context, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+        accelerator = make_accelerator(context, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
         made.append(accelerator)
         prepared: Sequence[Any] = accelerator.prepare(model, optimizer)
         add_scheduler(prepared[0], context)
@@ -116,7 +125,7 @@ def _build_zero(strategy: Zero, context: RankContext) -> Engine:
     return build_zero(strategy, context, engine_of, initialize)
 
 
-def _make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
+def make_accelerator(context: RankContext, **arguments: Any) -> Accelerator:
     """Accelerator for the steps of the case.
 
     The model computes in the dtype of the case by itself, so that all engines round alike.

@@ -19,6 +19,7 @@ class Horovod(Framework):
     """Horovod: its optimizer all-reduces each gradient as soon as it is computed, over gloo."""
 
     built_packages = ("horovod",)
+    strategies = ("ddp",)
     prepare_s = 2700.0
     communicates_by_torch = False
 

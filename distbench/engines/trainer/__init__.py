@@ -1,9 +1,10 @@
 """``trainer``: Hugging Face transformers' Trainer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.engines._limits import wrapped_problem
+from distbench.engines._limits import split_releases, wrapped_problem
 from distbench.engines.base import Framework
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
@@ -18,7 +19,7 @@ class TransformersTrainer(Framework):
     # its loop pauses after each micro-batch, in a greenlet
     packages = ("transformers", "accelerate", "greenlet")
     extra = "trainer"
-    strategies = ("ddp", "zero")
+    strategies = ("ddp", "tp", "zero")
     imports = ("transformers.trainer",)
 
     def problem(self, case: Case, strategy: Strategy) -> str | None:
@@ -34,6 +35,9 @@ class TransformersTrainer(Framework):
                 "use gradient_as_bucket_view: false, or engine: native, accelerate or fabric"
             )
         return wrapped_problem(case, strategy, self.strategies)
+
+    def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
+        return split_releases(strategy)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
         from distbench.engines.trainer.engine import build_trainer

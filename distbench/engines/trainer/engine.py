@@ -32,19 +32,23 @@ from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.ddp.engine import DdpEngine, ddp_arguments, reduce_in_dtype
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine import readback
+from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.modules import listed, load_plain_module
 from distbench.strategies.torch_engine.optimizer import make_optimizer
+from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero, live_state
 from distbench.strategies.zero.engine import ZeroEngine, build_zero
 
 
-class TrainerDdpEngine(DdpEngine):
-    """DDP that the Trainer wraps, reduces and updates."""
+class TrainerSteps(TorchEngine):
+    """Steps of the Trainer's loop; a mix-in for engines that define the rest."""
 
-    def __init__(self, context: RankContext, layers: list[nn.Module], loop: TrainerLoop) -> None:
+    def __init__(
+        self, context: RankContext, module: nn.Module, layers: list[nn.Module], loop: TrainerLoop, *more: Any
+    ) -> None:
         self._loop = loop
         self._gradient_dtype: str | None = None
-        super().__init__(context, loop.trainer.model_wrapped, layers)
+        super().__init__(context, module, layers, *more)
         loop.trainer.engine = weakref.ref(self)
 
     def make_optimizer(self, layers: list[nn.Module]) -> torch.optim.Optimizer:
@@ -54,12 +58,12 @@ class TrainerDdpEngine(DdpEngine):
         return self._loop.trainer.case_scheduler
 
     def losses(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss = self._loss(model, batch)
+        # the Trainer may have a part of the module
+        loss = self._loss(self.module, batch)
         return loss, loss
 
     def forward_backward(self, micro_batch: Batch) -> torch.Tensor:
-        with self.explained_errors():
-            return self._loop.run_micro_batch(micro_batch)
+        return self._loop.run_micro_batch(micro_batch)
 
     def step(self) -> None:
         if self._gradient_dtype is None:
@@ -76,6 +80,14 @@ class TrainerDdpEngine(DdpEngine):
     def close(self) -> None:
         self._loop.close()
         super().close()
+
+
+class TrainerDdpEngine(TrainerSteps, DdpEngine):
+    """DDP that the Trainer wraps, reduces and updates."""
+
+    def forward_backward(self, micro_batch: Batch) -> torch.Tensor:
+        with self.explained_errors():
+            return super().forward_backward(micro_batch)
 
 
 class TrainerZeroEngine(ZeroEngine):
@@ -121,6 +133,11 @@ def build_trainer(strategy: Strategy, context: RankContext) -> Engine:
     try:
         if isinstance(strategy, Zero):
             return _build_zero(strategy, context)
+        if isinstance(strategy, TensorParallel):
+            # its imports need a newer transformers than the others
+            from distbench.engines.trainer.split_model import build_tp
+
+            return build_tp(strategy, context)
         assert isinstance(strategy, DistributedDataParallel)
         return _build_ddp(strategy, context)
     finally:
@@ -131,8 +148,8 @@ def build_trainer(strategy: Strategy, context: RankContext) -> Engine:
 def _build_ddp(strategy: DistributedDataParallel, context: RankContext) -> TrainerDdpEngine:
     module, layers = load_plain_module(context)
     made = make_optimizer(module, layers, context.case.optimizer)
-    loop = _start_loop(context, module, made, _ddp_arguments(strategy))
-    engine = TrainerDdpEngine(context, layers, loop)
+    loop = start_loop(context, module, made, _ddp_arguments(strategy))
+    engine = TrainerDdpEngine(context, loop.trainer.model_wrapped, layers, loop)
     reduce_in_dtype(engine.module, context.case.precision)
     return engine
 
@@ -145,7 +162,7 @@ def _build_zero(strategy: Zero, context: RankContext) -> ZeroEngine:
     ) -> Sequence[Any]:
         # the Trainer refuses a configuration that differs from its own arguments
         dtypes = {name: config[name]["enabled"] for name in ("bf16", "fp16")}
-        loops.append(_start_loop(context, model, optimizer, {"deepspeed": config, **dtypes}))
+        loops.append(start_loop(context, model, optimizer, {"deepspeed": config, **dtypes}))
         return [loops[0].trainer.model_wrapped]
 
     def engine_of(context: RankContext, engine: Any, layers: list[nn.Module]) -> ZeroEngine:
@@ -167,7 +184,7 @@ def _ddp_arguments(strategy: DistributedDataParallel) -> dict[str, Any]:
     return {"ddp_find_unused_parameters": False, **changed}
 
 
-def _start_loop(
+def start_loop(
     context: RankContext, module: nn.Module, made_optimizer: torch.optim.Optimizer, more: dict[str, Any]
 ) -> TrainerLoop:
     """Loop of a Trainer that has wrapped *module*, and waits for the data of the first step."""

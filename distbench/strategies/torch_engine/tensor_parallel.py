@@ -201,7 +201,7 @@ class TensorParallelBaseEngine(TorchEngine):
         loss = super().forward_backward(micro_batch)
         if self._micro_batch_count == self._accumulation:
             with self.span("backward"):
-                redistribute_gradients(self.module)
+                self._place_gradients()
         return readback.full_tensor(loss)
 
     def evaluate(self, score: Callable[[nn.Module], T]) -> T:
@@ -222,6 +222,10 @@ class TensorParallelBaseEngine(TorchEngine):
         return _both(
             super()._gradient_sync(last), loss_parallel() if self._uses_loss_parallel() else nullcontext()
         )
+
+    def _place_gradients(self) -> None:
+        """Give the gradients of a step the placements of their parameters."""
+        redistribute_gradients(self.module)
 
     def _uses_loss_parallel(self) -> bool:
         """True if the loss is computed from logits that are split by class."""

@@ -67,7 +67,7 @@ def test_include_and_exclude_know_engines():
 @pytest.mark.parametrize(
     ("engine", "strategy", "reason"),
     [
-        ("accelerate", "fsdp", "engine accelerate has no strategy fsdp; it has ddp, zero"),
+        ("accelerate", "fsdp", "engine accelerate has no strategy fsdp; it has ddp, tp, zero"),
         ("fabric", "zero", "engine fabric has no strategy zero; it has ddp, fsdp"),
         ("accelerate", "{ddp: {sharded_optimizer: true}}", "runs DDP as it is, not ddp+zero1"),
         ("fabric", "{ddp: {powersgd_rank: 2}}", "runs DDP as it is, not "),
@@ -75,6 +75,8 @@ def test_include_and_exclude_know_engines():
         ("fabric", "{fsdp: {version: 1}}", "engine fabric has fsdp with version: 2"),
         ("fabric", "{fsdp: {mesh: {tp: 2}}}", "without tensor parallelism"),
         ("accelerate", "single", "engine accelerate has no strategy single"),
+        ("accelerate", "tp", "engine accelerate has tp for models of transformers, which have a plan"),
+        ("fabric", "tp", "engine fabric has no strategy tp; it has ddp, fsdp"),
         ("horovod", "fsdp", "engine horovod has no strategy fsdp; it has ddp"),
         ("horovod", "{ddp: {sharded_optimizer: true}}", "ddp.sharded_optimizer has no counterpart in "),
         ("horovod", "{ddp: {powersgd_rank: 2}}", "ddp.powersgd_rank has no counterpart in engine horovod"),
@@ -97,6 +99,16 @@ def test_a_missing_framework_is_a_reason_with_the_command_that_installs_it(engin
     assert framed
     assert "is not installed" in framed
     assert f"pip install -e '.[{extra}]'" in framed
+
+
+def test_a_framework_that_is_too_old_for_a_strategy_is_a_reason():
+    machine = replace(CPU, packages={**PACKAGES, "accelerate": "1.14.1"})
+    ddp, tp = planned("engine: accelerate\n", "[ddp, tp]", machine).values()
+    assert ddp is None
+    assert tp == (
+        "engine accelerate with tp needs accelerate 1.15 or newer, but 1.14.1 is installed; install a newer "
+        "one, or use engine: native"
+    )
 
 
 def test_fp16_is_scaled_by_deepspeed_alone():

@@ -27,12 +27,16 @@ def test_it_trains_with_ddp_and_zero(tmp_path, strategy):
     ("strategy", "told"),
     [
         ("fsdp: {}", "engine trainer does not offer fsdp: on a CPU the Trainer would silently run DDP"),
-        ("cp: {}", "engine trainer has no strategy cp; it has ddp, zero; "),
+        ("cp: {}", "engine trainer has no strategy cp; it has ddp, tp, zero; "),
         (
             "ddp: {gradient_as_bucket_view: true}",
             "engine trainer can't set gradient_as_bucket_view, for which the Trainer has no argument; use ",
         ),
         ("ddp: {sharded_optimizer: true}", "engine trainer runs DDP as it is, not ddp+zero1; "),
+        (
+            "tp: {}",
+            "engine trainer has tp for models of transformers, which have a plan of their own, not for",
+        ),
         ("zero: {stage: 1, mesh: {tp: 2}}", "engine trainer runs ZeRO over all ranks, not "),
     ],
 )

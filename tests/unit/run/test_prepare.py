@@ -183,3 +183,41 @@ def test_what_deepspeed_builds_only_where_it_sees_a_gpu_is_said(distbench, tmp_p
     text = suite.read_text().replace(", deepspeed]", "]")
     suite.write_text(text)
     assert distbench("prepare", str(suite), "--device", "cuda", CUDA_VISIBLE_DEVICES="").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--engine", "accelerate"], "has nothing to build; install it in distbench's checkout"),
+        (["--engine", "native"], "has nothing to build; engines that are built: horovod"),
+        (["--engine", "horovd"], "unknown engine 'horovd': did you mean 'horovod'?"),
+        (["suite.yaml", "--engine", "horovod"], "--engine: leave out the suite and its options"),
+        (["--engine", "horovod", "--world-sizes", "2"], "--engine: leave out the suite and its options"),
+        ([], "prepare: give a suite file, or --engine NAME"),
+    ],
+)
+def test_what_can_not_be_prepared_is_a_usage_error(distbench, words, told):
+    done = distbench("prepare", *words)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def test_an_engine_that_can_not_run_here_is_an_error_of_its_preparation(distbench):
+    done = distbench("prepare", "--engine", "horovod", "--device", "cuda")
+    assert done.returncode == 1
+    assert "ready in " not in done.stderr
+    # without torch, that is the reason
+    reasons = ("engine horovod is built for CPUs (gloo)", "torch is not installed")
+    assert [
+        line for line in done.stderr.splitlines() if "error: " in line and any(r in line for r in reasons)
+    ]
+
+
+@pytest.mark.train
+def test_an_engine_is_built_without_a_suite(distbench, tmp_path):
+    """Up to the compiler, which is missing: the build itself takes minutes."""
+    place = {"DISTBENCH_CACHE": str(tmp_path / "cache"), "CXX": "no-such-compiler"}
+    done = distbench("prepare", "--engine", "horovod", **place)
+    assert done.returncode == 1
+    assert (
+        "engine horovod: engine horovod builds Horovod 0.28.1, but no C++ compiler was found" in done.stderr
+    )
