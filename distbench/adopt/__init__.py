@@ -85,11 +85,26 @@ def _unsupported(exporter: Exporter, measured: ExportedCase) -> Iterator[str]:
     if pipeline and not (is_script or is_titan):
         yield "only a plain torch script or torchtitan's configuration can split a model into pipeline stages"
     if measured.tensor_parallelism and not (is_script or is_titan):
-        yield "only a plain torch script or torchtitan's configuration can express torch's tensor parallelism"
+        yield from _tensor_problems(measured, exporter)
     if ddp and ddp.intended_difference and not is_script:
         yield "only a plain torch script can use DDP's hooks for PowerSGD and post-local SGD"
     if ddp and ddp.sharded_optimizer and not is_script:
         yield "only a plain torch script can use torch's ZeroRedundancyOptimizer"
+
+
+def _tensor_problems(measured: ExportedCase, exporter: Exporter) -> Iterator[str]:
+    """Yield the reason why a format besides scripts and torchtitan can't split layers as the case does."""
+    if exporter not in (accelerate_config, trainer_config):
+        yield "DeepSpeed's file has no tensor parallelism of torch"
+    elif not measured.is_split_by_plan:
+        yield (
+            "Accelerate and Trainer split layers by the plan of a model of transformers alone: workload "
+            "huggingface with tp, without sequence_parallel and loss_parallel"
+        )
+    elif measured.is_mixed:
+        yield "autocast was not tried with the split layers of transformers; the case computed in " + (
+            measured.case.precision.compute
+        )
 
 
 def _is_user_workload(workload: PluginChoice) -> bool:

@@ -19,6 +19,7 @@ from distbench.adopt.instructions import (
     command,
     header,
     matrix_optimizer_note,
+    split_note,
     torchrun,
     unit_differences,
     unnamed_layers,
@@ -44,11 +45,6 @@ def problems(measured: ExportedCase) -> Iterator[str]:
     fsdp, on_cpu = measured.fsdp, measured.case.device == "cpu"
     if isinstance(measured.strategy, DataParallel):
         yield "Accelerate has no nn.DataParallel"
-    if measured.zero and on_cpu:
-        yield (
-            "Accelerate (observed with 1.15) treats every DeepSpeed CPU rank as the only process, so all of "
-            "them train on the same data"
-        )
     if fsdp and on_cpu:
         # its state.py converts only MULTI_GPU and the like to FSDP
         yield "Accelerate (observed with 1.15) shards only on accelerators; on CPUs it silently runs DDP"
@@ -71,6 +67,7 @@ def write(measured: ExportedCase) -> ExportedFiles:
         *_NOTES,
         *matrix_optimizer_note(measured),
         *([_ON_CPUS] if on_cpu else []),
+        *split_note(measured),
         *deepspeed_config.notes(measured),
         *unnamed_layers(measured, "set fsdp_transformer_layer_cls_to_wrap to yours"),
     )
@@ -119,6 +116,8 @@ def _config(measured: ExportedCase) -> dict[str, Any]:
         }
         return {**config, "deepspeed_config": section}
     config["mixed_precision"] = _precision(measured)
+    if measured.is_split_by_plan and case.device != "cpu":
+        config["parallelism_config"] = {"parallelism_config_tp_size": case.world_size}
     if fsdp:
         config["fsdp_config"] = _fsdp_config(measured, fsdp)
         if "dp_replicate" in fsdp.mesh_sizes(case.world_size):

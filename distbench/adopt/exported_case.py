@@ -97,6 +97,14 @@ class ExportedCase:
         return inside.tensor_parallelism if inside and inside.tensor_parallelism.ranks > 1 else None
 
     @property
+    def is_split_by_plan(self) -> bool:
+        """True if transformers splits the model of the case in the same way, by the model's own plan."""
+        split = self.strategy
+        if not isinstance(split, TensorParallel) or self.case.workload.name != "huggingface":
+            return False
+        return not (split.sequence_parallel or split.loss_parallel)
+
+    @property
     def mesh(self) -> dict[str, int]:
         """Dimensions of the device mesh with several ranks, outermost first."""
         sizes = self.strategy.mesh_sizes(self.case.world_size)

@@ -89,6 +89,17 @@ def matrix_optimizer_note(measured: ExportedCase) -> list[str]:
     return [f"The optimizer is {optimizer_description(spec)}: pass all layers of the model as layers."]
 
 
+def split_note(measured: ExportedCase) -> list[str]:
+    """A note on the model and the rows of a case whose layers transformers splits."""
+    if not measured.is_split_by_plan:
+        return []
+    return [
+        "Build the model by model = split_model(FOLDER), where save_pretrained has left its weights; tried "
+        "with transformers 5.23 and Accelerate 1.15. All ranks process the same samples, which Accelerate's "
+        "loader gives them."
+    ]
+
+
 def unnamed_layers(measured: ExportedCase, advice: str) -> list[str]:
     """A note with *advice* for a sharded case whose layers have no known class."""
     if not measured.fsdp or measured.layer_classes:

@@ -83,6 +83,8 @@ def script_context(measured: ExportedCase) -> dict[str, Any]:
         "mixed_precision": _mixed_precision(case),
         "optimizer": OptimizerCall.of(case.optimizer),
         "spec": case.optimizer,
+        "parameters": "split_groups(model)" if measured.is_split_by_plan else "model.parameters()",
+        "split_ranks": case.world_size if measured.is_split_by_plan else 0,
         "is_scheduled": lr_schedule.is_scheduled(case.optimizer),
         "schedule_text": lr_schedule.schedule_text(case.optimizer),
         "decay_start": lr_schedule.decay_start(case.optimizer),

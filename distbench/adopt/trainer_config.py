@@ -16,7 +16,14 @@ from distbench.adopt.exported_case import (
     optimizer_description,
     second_optimizer,
 )
-from distbench.adopt.instructions import COMMON_NOTES, header, torchrun, unit_differences, unnamed_layers
+from distbench.adopt.instructions import (
+    COMMON_NOTES,
+    header,
+    split_note,
+    torchrun,
+    unit_differences,
+    unnamed_layers,
+)
 from distbench.adopt.script_templates import render, script_context, torch_dtype
 from distbench.core.case import LoaderConfig
 from distbench.strategies.dp import DataParallel
@@ -73,6 +80,7 @@ def _own_notes(measured: ExportedCase) -> Iterator[str]:
     master = measured.case.precision.master
     if master != "fp32":
         yield f"Load the model in {torch_dtype(master)}: Trainer keeps its dtype."
+    yield from split_note(measured)
     yield from unnamed_layers(measured, "add transformer_layer_cls_to_wrap to fsdp_config")
 
 

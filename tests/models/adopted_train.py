@@ -10,6 +10,8 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,11 +28,11 @@ STEPS = 3
 TOLD = json.loads(Path("case.json").read_text())
 CASE = decode(Case, TOLD["case"], "case.json")
 WORKLOAD = registry.create_plugin("workloads", CASE.workload)
+STRATEGY = registry.create_plugin("strategies", CASE.strategy)
 
 
 def micro_batches(rank: int) -> list[dict[str, torch.Tensor]]:
-    strategy = registry.create_plugin("strategies", CASE.strategy)
-    parts = [strategy.data_parallel_rank(each, CASE.world_size) for each in range(CASE.world_size)]
+    parts = [STRATEGY.data_parallel_rank(each, CASE.world_size) for each in range(CASE.world_size)]
     cpu = torch.device("cpu")
     setting = RankContext(CASE, WORKLOAD, Path(), cpu, rank, CASE.world_size, Path(), data_rank_of=parts)
     feed = MicroBatchReader(setting)
@@ -41,7 +43,8 @@ class Rows(torch.utils.data.Dataset):
     """The rows of all ranks in the order in which Accelerate deals out whole micro-batches."""
 
     def __init__(self) -> None:
-        dealt = zip(*(micro_batches(rank) for rank in range(CASE.world_size)), strict=True)
+        readers = range(STRATEGY.data_parallel_size(CASE.world_size))
+        dealt = zip(*(micro_batches(rank) for rank in readers), strict=True)
         batches = list(itertools.chain.from_iterable(dealt))
         self.columns = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
 
@@ -61,6 +64,19 @@ class WithLoss(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"loss": WORKLOAD.loss(self.module, {"input_ids": input_ids, "labels": labels})}
+
+
+def split_by(adopted: ModuleType) -> Any:
+    """Return the model of the case, stored as users have theirs, and split as the adopted file does."""
+    # only rank 0 writes; imports may have drawn
+    torch.manual_seed(CASE.seed)
+    WORKLOAD.module().model.save_pretrained("whole")
+    dist.barrier()
+    return adopted.split_model("whole")
+
+
+def loss_of_logits(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return cross_entropy(model(input_ids=batch["input_ids"]).logits, batch["labels"])
 
 
 def by_torch() -> list[float]:
@@ -106,11 +122,16 @@ def by_accelerate() -> list[float]:
     import adopted_accelerate as adopted
 
     accelerator = adopted.setup()
-    module = WORKLOAD.module()
     loader = torch.utils.data.DataLoader(Rows(), batch_size=CASE.batch.micro_batch_size)
-    model, optimizer, loader = adopted.prepare(accelerator, module, WORKLOAD.layers(module), loader)
+    if CASE.strategy.name == "tp":
+        module = split_by(adopted)
+        layers, loss_of = list(module.model.layers), loss_of_logits
+    else:
+        module = WORKLOAD.module()
+        layers, loss_of = WORKLOAD.layers(module), WORKLOAD.loss
+    model, optimizer, loader = adopted.prepare(accelerator, module, layers, loader)
     assert TOLD["wrapper"] == type(model).__name__, type(model)
-    return [float(loss) for loss in adopted.train(accelerator, model, optimizer, loader, WORKLOAD.loss)]
+    return [float(loss) for loss in adopted.train(accelerator, model, optimizer, loader, loss_of)]
 
 
 def by_transformers() -> list[float]:
@@ -130,12 +151,23 @@ def by_transformers() -> list[float]:
     else:
         torch.manual_seed(CASE.seed)
         base = Trainer
+    if CASE.strategy.name == "tp":
+
+        class OfLogits(base):
+            """Takes the loss of the case, whose labels are shifted already."""
+
+            def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+                return loss_of_logits(model, inputs)
+
+        base = OfLogits
     (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file("trainer_args.json")
     arguments.max_steps, arguments.logging_steps, arguments.save_strategy = STEPS, 1, "no"
     arguments.report_to = []
-    trainer = type("Ordered", (InOrder, base), {})(
-        model=WithLoss(WORKLOAD.module()), args=arguments, train_dataset=Rows()
-    )
+    split = CASE.strategy.name == "tp"
+    model = split_by(adopted_trainer) if split else WithLoss(WORKLOAD.module())
+    trainer = type("Ordered", (InOrder, base), {})(model=model, args=arguments, train_dataset=Rows())
+    if split:
+        trainer.model_accepts_loss_kwargs = False
     trainer.train()
     assert TOLD["wrapper"] == type(trainer.model_wrapped).__name__, type(trainer.model_wrapped)
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]

@@ -32,6 +32,7 @@ ADAFACTOR = dataclasses.replace(ADAM, name="adafactor")
 MUON = OptimizerConfig("muon", 0.00321, (0.71, 0.83), 3e-7, 0.87, 0.0453, 0.67, "loop")
 
 
+PLANNED = PluginChoice("huggingface", {"model_type": "llama", "seq_len": 32})
 INSIDE, PAIRS = {"dp_shard": 2, "tp": 2}, {"mesh": {"cp": 2}}
 ALL = {
     "single": of("single", 1),
@@ -63,6 +64,7 @@ ALL = {
     "zero3": of("zero", options={"stage": 3, "offload_parameters": "nvme", "nvme_path": "/fast"}),
     "zero1-tp": of("zero", 4, batch=Batch(24, 4, 3), options={"stage": 1, "mesh": {"tp": 2}}),
     "tp": of("tp", batch=Batch(12, 4, 3), options={"sequence_parallel": True}),
+    "tp-plan": of("tp", batch=Batch(12, 4, 3), workload=PLANNED),
     "pp": of("pp", batch=Batch(12, 4, 3)),
     "pp-bf16": of("pp", batch=Batch(12, 4, 3), precision=BF16, activation_checkpointing="selective"),
     "pp-ddp": of("pp", 4, batch=Batch(24, 4, 3), options={"mesh": {"dp_replicate": 2}}),

@@ -8,6 +8,7 @@ from distbench.engines._limits import split_releases, wrapped_problem
 from distbench.engines.base import Framework
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.engine import Engine
+from distbench.strategies.tp import TensorParallel
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Accelerate(Framework):
         return split_releases(strategy)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
+        if isinstance(strategy, TensorParallel):
+            # its imports need newer packages than the others
+            from distbench.engines.accelerate.split_model import build_tp
+
+            return build_tp(strategy, context)
         from distbench.engines.accelerate.engine import build_accelerate
 
         return build_accelerate(strategy, context)

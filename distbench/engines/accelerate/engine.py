@@ -19,7 +19,6 @@ from distbench.strategies.ddp.engine import DdpEngine, ddp_arguments, reduce_in_
 from distbench.strategies.engine import Engine
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.modules import load_plain_module
-from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero
 from distbench.strategies.zero.engine import ZeroEngine, build_zero
 
@@ -88,11 +87,6 @@ def build_accelerate(strategy: Strategy, context: RankContext) -> Engine:
     forget_accelerator()
     if isinstance(strategy, Zero):
         return _build_zero(strategy, context)
-    if isinstance(strategy, TensorParallel):
-        # its imports need a newer Accelerate and transformers than the others
-        from distbench.engines.accelerate.split_model import build_tp
-
-        return build_tp(strategy, context)
     assert isinstance(strategy, DistributedDataParallel)
     module, layers = load_plain_module(context)
     arguments = {key: value for key, value in ddp_arguments(strategy).items() if value is not None}

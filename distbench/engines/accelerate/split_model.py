@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distbench.engines._accelerate import forget_accelerator
 from distbench.engines._split_model import AnyDeviceParallelism, SplitModelEngine, split_model
 from distbench.engines.accelerate.engine import AcceleratorSteps, make_accelerator
 from distbench.strategies.base import RankContext
@@ -18,6 +19,7 @@ def build_tp(strategy: TensorParallel, context: RankContext) -> AccelerateTpEngi
     Raises:
         Mismatch: Accelerate or transformers is on other devices than the ranks.
     """
+    forget_accelerator()
     module, layers = split_model(context)
     accelerator = make_accelerator(
         context,

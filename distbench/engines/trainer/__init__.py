@@ -10,6 +10,7 @@ from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.tp import TensorParallel
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class TransformersTrainer(Framework):
         return split_releases(strategy)
 
     def build(self, strategy: Strategy, context: RankContext) -> Engine:
+        if isinstance(strategy, TensorParallel):
+            # its imports need newer packages than the others
+            from distbench.engines.trainer.split_model import build_tp
+
+            return build_tp(strategy, context)
         from distbench.engines.trainer.engine import build_trainer
 
         return build_trainer(strategy, context)

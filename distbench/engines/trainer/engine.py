@@ -35,7 +35,6 @@ from distbench.strategies.torch_engine import readback
 from distbench.strategies.torch_engine.engine import TorchEngine
 from distbench.strategies.torch_engine.modules import listed, load_plain_module
 from distbench.strategies.torch_engine.optimizer import make_optimizer
-from distbench.strategies.tp import TensorParallel
 from distbench.strategies.zero import Zero, live_state
 from distbench.strategies.zero.engine import ZeroEngine, build_zero
 
@@ -133,11 +132,6 @@ def build_trainer(strategy: Strategy, context: RankContext) -> Engine:
     try:
         if isinstance(strategy, Zero):
             return _build_zero(strategy, context)
-        if isinstance(strategy, TensorParallel):
-            # its imports need a newer transformers than the others
-            from distbench.engines.trainer.split_model import build_tp
-
-            return build_tp(strategy, context)
         assert isinstance(strategy, DistributedDataParallel)
         return _build_ddp(strategy, context)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distbench.core.errors import Mismatch
+from distbench.engines._accelerate import forget_accelerator
 from distbench.engines._split_model import (
     AnyDeviceParallelism,
     SplitModelEngine,
@@ -26,6 +27,7 @@ def build_tp(strategy: TensorParallel, context: RankContext) -> TrainerTpEngine:
         Mismatch: the Trainer wraps the model, or is on other devices than the ranks.
         UnsupportedCase: the Trainer can't keep a setting of the model.
     """
+    forget_accelerator()
     module, layers = split_model(context)
     made = group_by_mesh(make_optimizer(module, layers, context.case.optimizer))
     parallel = {"parallelism_config": AnyDeviceParallelism(tp_size=context.world_size)}

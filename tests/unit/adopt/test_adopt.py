@@ -25,9 +25,10 @@ from distbench.core.errors import UsageError
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.zero import Zero
-from support.adopted_cases import ADAM, ALL, BF16, MUON, of
+from support.adopted_cases import ADAM, ALL, BF16, MUON, PLANNED, of
 from support.check_records import differing, reference
 from support.records import case, failed, info, measured, unsupported
+from support.releases import needs_release
 from support.runs import MODELS, run_in
 
 Command = Callable[..., tuple[int, str, str]]
@@ -230,6 +231,40 @@ def test_what_torchtitan_would_do_otherwise_is_refused(strategy, changes, reason
 def test_what_would_quietly_become_another_training_on_cpus_is_refused(format_):
     with pytest.raises(UsageError, match=r"on CPUs .* DDP; .*--as torch$"):
         export_case(format_, of("fsdp", device="cpu"), {})
+
+
+def test_a_split_by_the_plan_of_a_model_is_for_frameworks_that_have_it():
+    assert {"accelerate", "transformers"} <= {*supported_formats(ExportedCase.of(ALL["tp-plan"], {}))}
+    written = export_case("accelerate", ALL["tp-plan"], {}).files
+    assert "parallelism_config_tp_size: 2" in written["accelerate.yaml"]
+    assert "parallelism_config=ParallelismConfig(tp_size=2)," in written["adopted_accelerate.py"]
+    on_cpus = dataclasses.replace(ALL["tp-plan"], device="cpu")
+    for format_ in ("accelerate", "transformers"):
+        assert "Parallelism(tp_size=2)" in everything(export_case(format_, on_cpus, {}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"options": {"loss_parallel": True}}, "by the plan of a model of transformers alone"),
+        ({"precision": BF16}, "autocast was not tried with the split layers of transformers"),
+        ({"workload": PluginChoice("transformer", {})}, "by the plan of a model of transformers alone"),
+    ],
+)
+def test_a_split_that_frameworks_have_not_is_refused(changes, reason):
+    measured = {"batch": Batch(12, 4, 3), "workload": PLANNED, **changes}
+    for format_ in ("accelerate", "transformers"):
+        with pytest.raises(UsageError, match=reason):
+            export_case(format_, of("tp", **measured), {})
+
+
+def test_accelerate_has_a_backend_before_deepspeed_on_cpus():
+    (script,) = [
+        text
+        for file, text in export_case("accelerate", of("zero", device="cpu"), LIVE).files.items()
+        if file.endswith(".py")
+    ]
+    assert 0 < script.index('PartialState(backend="gloo")') < script.index("DeepSpeedPlugin(hf_ds_config=")
 
 
 def test_a_loss_that_is_a_sum_and_a_count_is_in_no_format():
@@ -545,7 +580,7 @@ def test_accelerate_loads_what_is_written_for_it(name, tmp_path):
     file.write_text(export_case("accelerate", ALL[name], LIVE | SHARDED).files[file.name])
     found = load_config_from_file(str(file))
     assert found.num_processes == ALL[name].world_size
-    types = {"single": "NO", "ddp": "MULTI_GPU", "fsdp": "FSDP", "zero": "DEEPSPEED"}
+    types = {"single": "NO", "ddp": "MULTI_GPU", "tp": "MULTI_GPU", "fsdp": "FSDP", "zero": "DEEPSPEED"}
     assert found.distributed_type.value == types[ALL[name].strategy.name]
 
 
@@ -655,6 +690,7 @@ def constant(tmp_path_factory) -> dict[tuple[str, str], Record]:
     ("label", "format_", "precision", "deviation"),
     [
         ("zero3", "transformers", "fp32", 1e-6),
+        ("zero3", "accelerate", "fp32", 1e-6),
         # their autocast rounds elsewhere, as is told beside the files: eight bits are a part in 256
         ("ddp", "accelerate", "bf16", 1 / 256),
         ("ddp", "transformers", "bf16", 1 / 256),
@@ -705,6 +741,30 @@ def test_training_with_cut_layers_gives_the_losses_of_the_case(label, precision,
     # in 16 bits 5e-6 was seen, far below their rounding
     most = 1e-6 if precision == "fp32" else 1e-4
     assert trained(record, "torch", tmp_path) == pytest.approx(mean_losses(record), rel=most)
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory) -> Record:
+    """Return the record of a real run of a model of transformers whose layers are cut."""
+    model = """{huggingface: {model_type: llama, seq_len: 32, config: {hidden_size: 64,
+      intermediate_size: 128, num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2}}}"""
+    text = SUITE.replace("ddp, fsdp, {zero: {stage: 2}}", "tp")
+    done = run_in(
+        tmp_path_factory.mktemp("split"), text.replace('{user: {model: "small:Small", length: 32}}', model)
+    )
+    assert done.code == 0, done.errors
+    (record,) = Run(done.folder).records()
+    return record
+
+
+@pytest.mark.train
+@needs_release("transformers", "5.23")
+@needs_release("accelerate", "1.15")
+@pytest.mark.parametrize("format_", ["accelerate", pytest.param("transformers", marks=pytest.mark.deep)])
+def test_training_with_a_model_that_transformers_splits_gives_the_losses_of_the_case(
+    format_, split, tmp_path
+):
+    assert trained(split, format_, tmp_path) == pytest.approx(mean_losses(split), rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -838,7 +898,8 @@ def test_the_script_that_is_written_on_request_ends_each_time(tmp_path):
 def trained(record: Record, format_: str, folder: Path) -> list[float]:
     """Return the losses of a training of the case of *record* with what is adopted in a format."""
     shutil.copy(MODELS / "adopted_train.py", folder / "train.py")
-    wrapper = "DistributedDataParallel" if record.case.label == "ddp" else "DeepSpeedEngine"
+    wrappers = {"ddp": "DistributedDataParallel", "tp": "LlamaForCausalLM"}
+    wrapper = wrappers.get(record.case.label, "DeepSpeedEngine")
     told = {"case": record.case.to_json(), "format": format_, "wrapper": wrapper}
     (folder / "case.json").write_text(json.dumps(told))
     launched(export_case(format_, record.case, record.effective), folder)
