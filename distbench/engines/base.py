@@ -7,13 +7,13 @@ and micro-batches, so that it does the same work as distbench's own steps. Heavy
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.strategies.base import RankContext, Strategy
-from distbench.strategies.description import SettingMeaning
+from distbench.strategies.description import ExpectedCollective, SettingMeaning
 from distbench.strategies.engine import Engine
 
 FRAMEWORK = "framework"
@@ -46,6 +46,10 @@ class Framework(ABC):
     def engine_class(self, strategy: Strategy) -> str:
         """Class that ``Engine.framework_engine`` must be an instance of, so that no other engine runs."""
         return strategy.engine_class
+
+    def additional_traffic(self, case: Case, strategy: Strategy) -> Sequence[ExpectedCollective]:
+        """Collectives that it should issue in a step besides those of *strategy*."""
+        return ()
 
     def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
         """First release of each package with which it can take the steps of *strategy*; none: any will do."""

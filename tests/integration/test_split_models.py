@@ -2,12 +2,14 @@
 
 import pytest
 
+from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume
 from distbench.analysis.losses.case_losses import SAME_LOSSES
+from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.core.machine import Machine
 from support.planned_suites import planned
 from support.releases import needs_release
 from support.suites import SuiteText
-from support.theory_checks import assert_same_training
+from support.theory_checks import against_theory, assert_same_training, measured_trials
 
 LLAMA = """{huggingface: {model_type: llama, seq_len: 32, config: {hidden_size: 64, intermediate_size: 128,
   num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, tie_word_embeddings: TIED}}}"""
@@ -37,6 +39,7 @@ def test_a_split_model_trains_as_the_reference_does(run_suite):
     suite = SUITE.replace("MODEL", LLAMA).replace("TIED", "true")
     done = run_suite(f"{suite}{CHECK}engine: trainer\n")
     assert_same_training(done)
+    assert against_theory(done.folder) == dict.fromkeys(done.verdicts, "")
     (case,) = done.cases.values()
     assert case["verdicts"]["losses"]["word"] == SAME_LOSSES
     (file,) = done.folder.glob("trials/*/0/record.json")
@@ -54,6 +57,11 @@ def test_each_framework_trains_it_in_each_precision_and_resumes_it(run_suite, en
     suite = SUITE.replace("MODEL", LLAMA).replace("TIED", "false")
     done = run_suite(f"{suite}{CHECK}engine: {engine}\nprecision: {precision}\ncheckpoint: true\n")
     assert_same_training(done)
+    (record,) = measured_trials(done.folder)
+    moved = compare_volume(record)
+    assert moved is not None
+    assert moved.unexplained_share < UNEXPLAINED_TOLERANCE
+    assert call_count_mismatches(record) == ""
     assert {row["verdict"] for row in done.checkpoints} <= {"same", "rounding"}
 
 

@@ -1,12 +1,14 @@
 """``accelerate``: Hugging Face Accelerate."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distbench.core.case import Case
 from distbench.engines._limits import split_releases, wrapped_problem
+from distbench.engines._split_theory import split_traffic
 from distbench.engines.base import Framework
 from distbench.strategies.base import RankContext, Strategy
+from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.engine import Engine
 from distbench.strategies.tp import TensorParallel
 
@@ -22,6 +24,9 @@ class Accelerate(Framework):
 
     def problem(self, case: Case, strategy: Strategy) -> str | None:
         return wrapped_problem(case, strategy, self.strategies)
+
+    def additional_traffic(self, case: Case, strategy: Strategy) -> Sequence[ExpectedCollective]:
+        return split_traffic(case, strategy)
 
     def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
         return split_releases(strategy)

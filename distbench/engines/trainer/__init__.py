@@ -1,13 +1,15 @@
 """``trainer``: Hugging Face transformers' Trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distbench.core.case import Case
 from distbench.engines._limits import split_releases, wrapped_problem
+from distbench.engines._split_theory import split_traffic
 from distbench.engines.base import Framework
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.ddp import DistributedDataParallel
+from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.engine import Engine
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.strategies.tp import TensorParallel
@@ -36,6 +38,9 @@ class TransformersTrainer(Framework):
                 "use gradient_as_bucket_view: false, or engine: native, accelerate or fabric"
             )
         return wrapped_problem(case, strategy, self.strategies)
+
+    def additional_traffic(self, case: Case, strategy: Strategy) -> Sequence[ExpectedCollective]:
+        return split_traffic(case, strategy, averages_norms=True)
 
     def minimum_releases(self, strategy: Strategy) -> Mapping[str, str]:
         return split_releases(strategy)

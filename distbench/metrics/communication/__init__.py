@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distbench.core.case import DTYPE_BYTES
 from distbench.core.columns import TableColumn, TableSpec, columns_of
 from distbench.core.meshes import MeshShape
+from distbench.engines.base import engine_of
 from distbench.metrics.base import Metric, NotAvailable, PassContext, Values, partial_training_reason
 from distbench.metrics.communication.traffic import (
     LINK_SCOPES,
@@ -172,6 +173,7 @@ def _theory(context: PassContext) -> list[float | None] | NotAvailable:
     if theory is None:
         none = NotAvailable(f"{context.case.strategy.name} has no communication model")
         return partial_training_reason(context.effective) or none
+    theory = [*theory, *engine_of(context.case).additional_traffic(context.case, context.strategy)]
     if "loss_mean" in context.effective:
         theory = [*theory, *context.strategy.loss_count_traffic(context.case.world_size)]
     if context.rank == 0:
