@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 TimeInterval = tuple[float, float]
 TimeIntervals = Sequence[TimeInterval]
+_END = itemgetter(1)
 
 
 def union(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
@@ -26,13 +29,20 @@ def intersection(first: TimeIntervals, second: TimeIntervals) -> list[TimeInterv
     """Intersection of two sorted and disjoint lists."""
     common, i, j = [], 0, 0
     while i < len(first) and j < len(second):
-        begin, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if begin < end:
-            common.append((begin, end))
-        if first[i][1] < second[j][1]:
-            i += 1
+        (begin, end), (other_begin, other_end) = first[i], second[j]
+        # of all operations of a step, most lie before or after the few intervals of a layer
+        if end <= other_begin:
+            i = bisect_right(first, other_begin, i + 1, key=_END)
+        elif other_end <= begin:
+            j = bisect_right(second, begin, j + 1, key=_END)
         else:
-            j += 1
+            low, high = max(begin, other_begin), min(end, other_end)
+            if low < high:
+                common.append((low, high))
+            if end < other_end:
+                i += 1
+            else:
+                j += 1
     return common
 
 
