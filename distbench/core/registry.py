@@ -156,22 +156,35 @@ def _singular(kind: str) -> str:
 
 
 def _plugin_files(kind: str, plugin_path: str) -> dict[str, Path]:
-    """File of each plug-in of *kind* by name; not cached, so a new file counts at once."""
-    places: dict[str, Path] = {}
-    for folder in [_PACKAGE / kind, *[Path(part) / kind for part in plugin_path.split(os.pathsep) if part]]:
-        try:
-            entries = os.scandir(folder)
-        except OSError:
-            # a plug-in folder need not have every kind
-            continue
-        # shared modules in distbench's own folder, which plug-ins may use
-        helpers = getattr(_base_module(kind), "HELPERS", ()) if folder.parent == _PACKAGE else ()
-        with entries:
-            for entry in entries:
-                name, file = _entry_file(entry)
-                if file and not name.startswith("_") and name not in ("", "base", *helpers):
-                    places.setdefault(name, file)
+    """File of each plug-in of *kind* by name; of *plugin_path* not cached, so a new file counts."""
+    places = dict(_own_files(kind))
+    for part in filter(None, plugin_path.split(os.pathsep)):
+        for name, file in _files_in(Path(part) / kind):
+            places.setdefault(name, file)
     return places
+
+
+# a suite asks for the names some twenty times
+@functools.cache
+def _own_files(kind: str) -> Mapping[str, Path]:
+    """File of each of distbench's own plug-ins of *kind* by name."""
+    # shared modules, which plug-ins may use
+    helpers = getattr(_base_module(kind), "HELPERS", ())
+    return {name: file for name, file in _files_in(_PACKAGE / kind) if name not in helpers}
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and file of each plug-in in *folder*, which need not exist."""
+    try:
+        entries = os.scandir(folder)
+    except OSError:
+        # a plug-in folder need not have every kind
+        return
+    with entries:
+        for entry in entries:
+            name, file = _entry_file(entry)
+            if file and not name.startswith("_") and name not in ("", "base"):
+                yield name, file
 
 
 def _entry_file(entry: os.DirEntry[str]) -> tuple[str, Path | None]:
