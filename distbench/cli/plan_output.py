@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from distbench.cli import queue_submission
 from distbench.cli.output import align_columns, print_json, print_text, wrap_to_terminal
+from distbench.cli.plan_peaks import (
+    PEAK_TEXT,
+    peak_json,
+    peak_text,
+)
 from distbench.cli.plan_theory import STATES_TEXT, case_theory, theory_json
+from distbench.cli.planned_run import PlannedRun
 from distbench.cli.queue_submission import RUN_PLACEHOLDER
 from distbench.cli.time_estimate import TimeEstimate
-from distbench.cli.user_models import mark_refused_cases
 from distbench.core import registry
-from distbench.core.case import PluginChoice, TimeLimits
-from distbench.core.errors import SuiteError
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE, job_kind
-from distbench.core.machine import Machine
 from distbench.core.units import MISSING_TEXT, format_count, format_duration
 from distbench.launchers.base import Submission
-from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan
-from distbench.plan.environments import detect_environments
-from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits
+from distbench.plan import Plan, PlannedCase
+from distbench.plan.time_limits import trial_limits
 from distbench.run import trial_launch
+from distbench.run.memory_fit import misfit_text, missing_peak_texts
 from distbench.strategies.base import Strategy
 from distbench.suite import Suite
 from distbench.system.machine import RUN_ID_VARIABLE
@@ -39,60 +36,6 @@ _SHOWN_PACKAGES = ("torch", "deepspeed")
 # reasons longer than this are not repeated at each case
 _MAX_STATUS_LENGTH = 60
 _TRIAL_LIMITS = ("start", "build", "step", "trial")
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan with what is shown beside it."""
-
-    suite: Suite
-    machine: Machine
-    plan: Plan
-    expected: TimeEstimate
-    out: Path
-    """Folder that would hold the run."""
-
-    @property
-    def is_at_hand(self) -> bool:
-        """False: the machine is one that the user described, and has no launches to show."""
-        return self.expected.is_at_hand
-
-    @cached_property
-    def trial_limits(self) -> list[TimeLimits]:
-        """Limits of each trial."""
-        return all_trial_limits(self.suite.limits, self.plan.trials, self.suite.measure)
-
-    @property
-    def prepare_limit_s(self) -> float:
-        """Seconds after which preparing is stopped."""
-        cases = [item.case for item in self.plan.cases if item.problem is None]
-        return prepare_limit(self.suite.limits, cases)
-
-    @property
-    def upper_bound_s(self) -> float:
-        """Seconds after which the run is over, if everything hangs."""
-        spans = [own.trial for own in self.trial_limits]
-        repeats = self.expected.max_repeats * max(spans, default=0.0)
-        return self.prepare_limit_s + math.fsum(spans) + repeats
-
-
-def plan_run(suite: Suite, out: Path, described: Machine | None, *, quiet: bool) -> PlannedRun:
-    """Plan *suite* for the machine of its launcher, or for a *described* one that is not at hand.
-
-    Raises:
-        SuiteError: all mistakes that can be known before launch.
-    """
-    if described and suite.device == "cpu":
-        message = "the machine that is described has GPUs; use device: auto or cuda"
-        raise SuiteError([suite.source_map.mistake(("device",), message, "cpu")])
-    if described:
-        # ranks of a machine that is not at hand need no launcher, only devices
-        suite = dataclasses.replace(suite, launcher=PluginChoice("local"))
-    machine = described or launcher_machine(suite)
-    machine = detect_environments(suite, machine)
-    planned = mark_refused_cases(suite, make_plan(suite, machine), machine, quiet=quiet)
-    expected = TimeEstimate.from_runs(planned, suite, out, is_at_hand=not described)
-    return PlannedRun(suite, machine, planned, expected, out)
 
 
 def plan_json(planned: PlannedRun) -> dict[str, Any]:
@@ -109,7 +52,11 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
             for name, each in machine.environments.items()
         },
         "cases": [
-            {**_case_json(item, expected), **({} if planned.is_at_hand else theory_json(item))}
+            {
+                **_case_json(item, expected),
+                **({} if planned.is_at_hand else theory_json(item)),
+                **peak_json(item, machine, planned.peaks),
+            }
             for item in planned.plan.cases
         ],
         "expected_s": expected.total_s,
@@ -225,30 +172,31 @@ def _print_predictions(planned: Plan) -> None:
 
 
 def _print_cases(planned: PlannedRun) -> None:
-    expected = planned.expected
-    if not planned.is_at_hand:
-        _print_theory(planned)
-        return
-    rows = [("CASE", "ID", "A TRIAL", "STATUS")]
-    for item, status in _statuses(planned):
-        rows.append((item.case.name, item.case.id, _time_text(item, expected), status))
-    is_timed = any(time not in ("", MISSING_TEXT) for _, _, time, _ in rows[1:])
-    shown = rows if is_timed else [(name, id_, status) for name, id_, _, status in rows]
-    print_text("\n" + "\n".join(align_columns(shown)))
-    for text in runtime_caveats(planned.suite, planned.plan):
-        print_text("\n" + wrap_to_terminal(text, 0, 2))
-
-
-def _print_theory(planned: PlannedRun) -> None:
-    """Print the cases of a machine that is not at hand, with what theory says of each."""
-    rows = [("CASE", "ID", "STATES", "TRAFFIC", "STATUS")]
-    rows += [
-        (item.case.name, item.case.id, *case_theory(item).texts, status)
-        for item, status in _statuses(planned)
-    ]
+    columns, texts = _case_columns(planned)
+    rows = [("CASE", "ID", *columns, "STATUS")]
+    for number, (item, status) in enumerate(_statuses(planned)):
+        values = (column[number] for column in columns.values())
+        rows.append((item.case.name, item.case.id, *values, status))
     print_text("\n" + "\n".join(align_columns(rows)))
-    for text in (STATES_TEXT, *runtime_caveats(planned.suite, planned.plan)):
+    for text in (*texts, *runtime_caveats(planned.suite, planned.plan)):
         print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def _case_columns(planned: PlannedRun) -> tuple[dict[str, list[str]], list[str]]:
+    """Columns with what is known of the cases, by their titles, and texts that explain them."""
+    cases, columns, texts = planned.plan.cases, {}, []
+    if planned.is_at_hand:
+        times = [_time_text(item, planned.expected) for item in cases]
+        if any(time not in ("", MISSING_TEXT) for time in times):
+            columns["A TRIAL"] = times
+    else:
+        theory = [case_theory(item).texts for item in cases]
+        columns |= {"STATES": [states for states, _ in theory], "TRAFFIC": [sent for _, sent in theory]}
+        texts.append(STATES_TEXT)
+    if planned.peaks:
+        columns["PEAK"] = [peak_text(item, planned.peaks) for item in cases]
+        texts += [PEAK_TEXT, *missing_peak_texts([item.case for item in cases], planned.peaks)]
+    return columns, texts
 
 
 def _statuses(planned: PlannedRun) -> Iterator[tuple[PlannedCase, str]]:
@@ -257,9 +205,7 @@ def _statuses(planned: PlannedRun) -> Iterator[tuple[PlannedCase, str]]:
     for item in planned.plan.cases:
         name = first.setdefault(item.problem, item.case.name)
         status = (
-            _status(item, planned.expected)
-            if name == item.case.name
-            else _status_or_reference(item, planned.expected, name)
+            _status(item, planned) if name == item.case.name else _status_or_reference(item, planned, name)
         )
         yield item, status
 
@@ -269,18 +215,20 @@ def _time_text(item: PlannedCase, expected: TimeEstimate) -> str:
     return "" if item.problem else MISSING_TEXT if seconds is None else format_duration(seconds)
 
 
-def _status(item: PlannedCase, expected: TimeEstimate) -> str:
+def _status(item: PlannedCase, planned: PlannedRun) -> str:
     if item.problem:
         return f"unsupported: {item.problem}"
-    return expected.short_trial_failures.get(item.case.name, "planned")
+    if misfit := misfit_text(item.case, planned.machine, planned.peaks):
+        return misfit
+    return planned.expected.short_trial_failures.get(item.case.name, "planned")
 
 
-def _status_or_reference(item: PlannedCase, expected: TimeEstimate, first: str) -> str:
+def _status_or_reference(item: PlannedCase, planned: PlannedRun, first: str) -> str:
     """Status of a case with its problem.
 
     A long problem is shown only at *first*, the first case with it; later cases refer to that one.
     """
-    text = _status(item, expected)
+    text = _status(item, planned)
     return f"unsupported: as {first}" if item.problem and len(item.problem) > _MAX_STATUS_LENGTH else text
 
 

@@ -304,10 +304,11 @@ class MeasureConfig:
 
 
 @dataclass(frozen=True)
-class TimeLimitOverrides:
-    """Time limits in seconds; a trial that exceeds one ends with status ``hang`` or ``init_timeout``.
+class SuiteLimits:
+    """Limits of trials: times in seconds, and memory.
 
-    null: by the size of the case, as plan shows, and never less than what is said below.
+    A trial that exceeds a time ends with status ``hang`` or ``init_timeout``. null: by the size of the case,
+    as plan shows, and never less than what is said below.
     """
 
     prepare: Positive | None = None
@@ -320,6 +321,10 @@ class TimeLimitOverrides:
     """One step (the first may compile); null: at least 120."""
     trial: Positive | None = None
     """A whole trial; null: at least 3600."""
+    predicted_memory: Annotated[float, Bound(0, 1, open_low=True)] | None = None
+    """Share of the memory of a GPU, or of a node with CPUs, that the tensors of a step may take, above 0 and
+    at most 1, such as 0.95. A step of each case is traced before the first trial (plan --trace); a case that
+    takes more is unsupported, and is not launched. null: nothing is traced."""
 
 
 @dataclass(frozen=True)
@@ -332,9 +337,10 @@ class TimeLimits:
     step: float = 120.0
     trial: float = 3600.0
 
-    def overridden_by(self, overrides: TimeLimitOverrides) -> "TimeLimits":
-        """These limits, with *overrides* applied."""
-        return dataclasses.replace(self, **{k: v for k, v in vars(overrides).items() if v is not None})
+    def overridden_by(self, overrides: SuiteLimits) -> "TimeLimits":
+        """These limits, with the times of *overrides* applied."""
+        given = {name: getattr(overrides, name) for name in vars(self)}
+        return dataclasses.replace(self, **{name: s for name, s in given.items() if s is not None})
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from distbench import optimizers
 from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine, parse_release
-from distbench.core.units import format_bytes
 from distbench.engines.base import engine_of
+from distbench.plan.memory_room import memory_room
 from distbench.plan.releases import torch_problem
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint, is_distribution_installed, is_inspected
@@ -137,19 +137,13 @@ def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, mach
     kinds = strategy.model_states(case, parameters) if parameters else None
     if kinds is None or "nvme" in strategy.offloads:
         return None
-    states, ranks, room = sum(kinds.values()), 1, machine.device_memory
-    where = f"a GPU of type {machine.gpu_type}" if machine.gpu_type else "a GPU of this machine"
-    if case.device == "cpu":
-        # ranks fill one node after another
-        ranks = min(case.world_size, machine.devices // machine.nodes)
-        room, where = machine.memory, "this machine" if machine.nodes == 1 else "a node"
-    elif strategy.offloads:
+    if strategy.offloads and case.device != "cpu":
         return None
-    if room is None or ranks * states <= room:
+    states, room = sum(kinds.values()), memory_room(case, machine)
+    if room is None or room.fits(states):
         return None
-    of_ranks = f" on each of {ranks} ranks" if ranks > 1 else ""
     return (
         f"the model does not fit: the model states of {parameters:,} parameters need "
-        f"{format_bytes(states)}{of_ranks} by theory, and {where} has {format_bytes(room)} of memory; "
+        f"{room.need_text(states)} by theory, and {room.text}; "
         "use a smaller model, more devices, or a strategy that shards or offloads more"
     )

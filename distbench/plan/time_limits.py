@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, TimeLimitOverrides, TimeLimits
+from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, SuiteLimits, TimeLimits
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.engines.base import engine_of
 from distbench.strategies.base import Strategy
@@ -35,7 +35,7 @@ _FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
 _UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 
-def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
+def trial_limits(asked: SuiteLimits, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
     """Limits of the trial of *task*: those given in *asked*, and the others by its size.
 
     *measure* states how many steps a timed trial has.
@@ -52,11 +52,11 @@ def trial_limits(asked: TimeLimitOverrides, task: PlannedTrial, measure: Measure
     predicted, steps = kind.predicted_seconds(task) or 0.0, kind.sequential_steps(task, measure)
     own = own.overridden_by(asked)
     trial = max(_MIN_LIMITS.trial, own.start + own.build + max(steps * step, _SAFETY_FACTOR * predicted))
-    return own.overridden_by(TimeLimitOverrides(trial=math.ceil(trial))).overridden_by(asked)
+    return own.overridden_by(SuiteLimits(trial=math.ceil(trial))).overridden_by(asked)
 
 
 def all_trial_limits(
-    asked: TimeLimitOverrides, tasks: Iterable[PlannedTrial], measure: MeasureConfig
+    asked: SuiteLimits, tasks: Iterable[PlannedTrial], measure: MeasureConfig
 ) -> list[TimeLimits]:
     """Limits of each of *tasks*.
 
@@ -73,7 +73,7 @@ def all_trial_limits(
     return found
 
 
-def prepare_limit(asked: TimeLimitOverrides, cases: Sequence[Case]) -> float:
+def prepare_limit(asked: SuiteLimits, cases: Sequence[Case]) -> float:
     """Seconds in which everything that *cases* need has to be built."""
     if asked.prepare is not None:
         return asked.prepare

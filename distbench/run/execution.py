@@ -20,6 +20,7 @@ from distbench.record.run_folder import Run, RunInfo, RunState
 from distbench.record.submission import RunRequest
 from distbench.run.builds import cases_to_build
 from distbench.run.interruption import AllocationTimeLimit, StopReason, StopRequest
+from distbench.run.memory_fit import without_misfits
 from distbench.run.observer import Observer, RemainingTime
 from distbench.run.repeated_failures import RepeatedFailures
 from distbench.run.trial_runner import TrialRunner
@@ -96,11 +97,12 @@ class RunExecution:
                 observer.note(f"the previous session was killed: {killed}")
             info = self._write_state(self.info, "running")
             try:
+                fitting = replace(self, plan=without_misfits(self.suite, self.plan, observer))
                 with self._open_runner(observer, stop, retry_failed=retry_failed) as runner:
-                    todo = runner.start_plan(self.plan)
+                    todo = runner.start_plan(fitting.plan)
                     if runner.machine:
                         info = self._write_state(replace(info, machine=dict(runner.machine)), "running")
-                    self._run_planned(runner, todo, observer, stop, extra_rounds)
+                    fitting._run_planned(runner, todo, observer, stop, extra_rounds)
             except InfrastructureError:
                 # where nothing can be stored, neither can this
                 with suppress(InfrastructureError):

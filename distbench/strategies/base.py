@@ -25,6 +25,7 @@ from distbench.strategies.description import (
     IntendedDifference,
     SettingMeaning,
     StrategyDescription,
+    TracedStep,
 )
 from distbench.strategies.engine import Engine
 
@@ -356,6 +357,10 @@ class Strategy(ABC):
         of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and buffers are not included.
         Imports no torch.
         """
+        return None
+
+    def traced_step(self, case: Case) -> TracedStep | None:
+        """Step on fake tensors from which the peak memory of *case* follows; None: there is none."""
         return None
 
     def model_states_as_built(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from distbench.core.case import Case
+
 GLOBAL_COUNT_TEXT = "over the count of the global batch"
 """Value of ``loss_mean`` if the loss of a micro-batch is a sum and a count, and ranks add up their counts."""
 SIMPLICITY_OF_MODEL_PARALLELISM = 60
@@ -51,6 +53,16 @@ class ExpectedCollective:
     calls: float | None = None
     """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
     because an engine packs tensors into buckets."""
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """Training step on fake tensors, which need no memory, that takes as much memory as one of a rank."""
+
+    case: Case
+    """Case whose engine is traced; its strategy may be a simpler one."""
+    gradient_copies: int = 0
+    """Copies of all gradients that exist besides, at any time (the buckets of DDP)."""
 
 
 @dataclass(frozen=True)

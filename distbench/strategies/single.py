@@ -11,7 +11,7 @@ from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.cards import Card, built_in_card
-from distbench.strategies.description import SettingMeaning, strategy_settings
+from distbench.strategies.description import SettingMeaning, TracedStep, strategy_settings
 from distbench.strategies.engine import Engine
 from distbench.strategies.replicated_strategy import ReplicatedStrategy
 
@@ -62,6 +62,9 @@ class Single(ReplicatedStrategy):
         if states is None or not self.optimizer_in_backward:
             return states
         return _in_backward.with_gradient_bytes(states, _in_backward.largest_tensor_gradient_bytes(case))
+
+    def traced_step(self, case: Case) -> TracedStep:
+        return TracedStep(case)
 
     def world_sizes(self, requested: Sequence[int]) -> Sequence[int]:
         return (1,)

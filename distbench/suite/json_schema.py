@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from distbench.core import registry
-from distbench.core.case import MAX_WORLD_SIZE, TimeLimitOverrides
+from distbench.core.case import MAX_WORLD_SIZE, SuiteLimits
 from distbench.core.errors import UsageError
 from distbench.core.job import job_kinds
 from distbench.suite import gate
@@ -115,7 +115,7 @@ def _other_properties() -> dict[str, Schema]:
         "exclude": {"type": "array", "items": part},
         "only": {"type": "array", "items": _TEXT},
         "environments": {"type": "object", "additionalProperties": _TEXT},
-        "limits": _section_schema(TimeLimitOverrides),
+        "limits": _section_schema(SuiteLimits),
         **{kind.name: _job_schema(kind.section, always=kind.is_default) for kind in job_kinds()},
         "gate": _gate_schema(),
         "cost": _section_schema(DeviceCost),

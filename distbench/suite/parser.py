@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench.core import registry
-from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimitOverrides
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, SuiteLimits
 from distbench.core.job import job_kinds
 from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite.axes import AxisParser, parse_world_sizes
@@ -158,12 +158,9 @@ class SuiteParser:
         """Name of each other Python environment -> its absolute path; *file* is that of the suite."""
         return self._collect(parse_environments(self.top.environments, file))
 
-    def parse_limits(self) -> TimeLimitOverrides:
-        """Time limits."""
-        return (
-            self._collect(check_section(TimeLimitOverrides, self.top.limits, ("limits",)))
-            or TimeLimitOverrides()
-        )
+    def parse_limits(self) -> SuiteLimits:
+        """Limits of trials."""
+        return self._collect(check_section(SuiteLimits, self.top.limits, ("limits",))) or SuiteLimits()
 
     def parse_jobs(self) -> dict[str, Any]:
         """Sections of the requested kinds of job, in the order of a run."""

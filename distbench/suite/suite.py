@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimitOverrides
+from distbench.core.case import Case, MeasureConfig, PluginChoice, SuiteLimits
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.job import MEASURE, job_kind, job_kinds
 from distbench.core.suite_mistakes import Problem
@@ -45,7 +45,7 @@ class Suite:
     """Globs on the label or name; empty: all."""
     environments: Mapping[str, str]
     """Name of each other Python environment -> its absolute path."""
-    limits: TimeLimitOverrides
+    limits: SuiteLimits
     jobs: Mapping[str, Any]
     """Word of a kind of job -> its section; kinds that are not requested are missing."""
     gate: GateRules

@@ -6,6 +6,7 @@ rank TRIAL_FILE              one rank, placed by RANK, WORLD_SIZE, MASTER_ADDR, 
 examine FILE                 one rank of a diagnosis, placed as those of a trial
 prepare FILE                 build C++ ops and initial weights
 construct FILE               construct the user's models, and write their problems
+trace-memory FILE            trace the peak memory of steps on fake tensors, and print it
 export FILE                  send curves to an experiment tracker
 """
 
@@ -49,6 +50,10 @@ def main(arguments: list[str]) -> None:
         from distbench.worker.construct import construct_models
 
         construct_models(Path(rest[0]))
+    elif command == "trace-memory":
+        from distbench.worker.memory_trace import trace_cases
+
+        trace_cases(Path(rest[0]))
     elif command == "export":
         from distbench.worker.export import export
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -92,8 +93,13 @@ def save_initial(
 
 def meta_module(workload: Workload) -> nn.Module:
     """Module without weights: on the meta device, or on the CPU if it can't be built there."""
-    with torch.device("meta" if workload.on_meta else "cpu"):
+    with torch.device("meta" if _is_on_meta(workload) else "cpu"):
         return workload.module()
+
+
+def _is_on_meta(workload: Workload) -> bool:
+    # a trace on fake tensors has no use for numbers that a constructor computes
+    return workload.on_meta or active_fake_mode() is not None
 
 
 def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = None) -> nn.Module:
@@ -149,7 +155,7 @@ def load_module(
 ) -> nn.Module:
     """Whole module on *device* with the weights of *file*, its tensors cast as in ``cast``."""
     module = cast(meta_module(workload), dtype, buffers)
-    if workload.on_meta:
+    if _is_on_meta(workload):
         materialise(module, device)
     else:
         tied = tied_groups(module)
@@ -178,11 +184,14 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
 def load_into(module: nn.Module, file: Path) -> None:
     """Fill the parameters and buffers of *module* with the weights of *file*.
 
-    Of a DTensor only this rank's shard is made; nothing is communicated.
+    Of a DTensor only this rank's shard is made; nothing is communicated. Fake tensors, which have no values,
+    stay as they are.
 
     Raises:
         ValueError: the file and the module differ in names or shapes.
     """
+    if active_fake_mode():
+        return
     targets = named_tensors(module)
     with open_weights(file) as initial, torch.no_grad():
         missing, unexpected = sorted(targets.keys() - initial.names), sorted(initial.names - targets.keys())

@@ -1,5 +1,6 @@
 """Memory by kind over real ranks: it adds up, it is what theory says, and what is planted shows."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -309,3 +310,22 @@ def test_memory_that_is_freed_by_its_address_alone_is_counted_too(run_suite):
     (case,) = gelu.cases.values()
     assert case["status"] == "measured", case["reason"]
     assert gelu.record("ddp")["values"]["memory_peak"] > 0
+
+
+TRACED = {
+    "fp32": {"single", "ddp", "fsdp", "fsdp-grad-op", "fsdp-hybrid", "tp", "tp+sp+lp", "fsdp+tp2+sp"},
+    "bf16": {"single", "ddp", "fsdp", "tp+sp"},
+}
+_GENERATOR_STATE = 5_056
+"""Bytes of the state of torch's generator, a copy of which distbench keeps during a step."""
+
+
+@pytest.mark.parametrize(("run", "traced_labels"), TRACED.items(), indirect=["run"])
+def test_a_traced_peak_is_the_measured_one(run, traced_labels):
+    done = call("plan", str(run.folder / "suite.yaml"), "--trace", "--json")
+    assert done.returncode == 0, done.stderr
+    traced = {each["case"]: each for each in json.loads(done.stdout)["cases"] if each["peak_bytes"]}
+    assert {each["strategy"] for each in traced.values()} == traced_labels
+    for name, case in traced.items():
+        measured = record_of(run, name.removesuffix("/bf16").removesuffix("/fp32"))["values"]["memory_peak"]
+        assert case["peak_bytes"] + _GENERATOR_STATE == pytest.approx(measured, rel=0.001), name

@@ -32,6 +32,13 @@ def plan(
         bool,
         flag("--estimate", text="Run a short trial of each case that has not run yet, to estimate its time."),
     ] = False,
+    trace: Annotated[
+        bool,
+        flag(
+            "--trace",
+            text="Also trace a step of each case in torch, without memory or devices: its peak memory.",
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> int:
     """Show what a run would do, and how long it takes.
@@ -41,7 +48,8 @@ def plan(
     from distbench.cli import queue_submission
     from distbench.cli.described_machine import find_described_machine
     from distbench.cli.interruption import print_stopped
-    from distbench.cli.plan_output import plan_json, plan_run, print_plan, print_submission, submission_json
+    from distbench.cli.plan_output import plan_json, print_plan, print_submission, submission_json
+    from distbench.cli.planned_run import plan_run
     from distbench.cli.time_estimate import run_short_trials
     from distbench.suite import load_suite
 
@@ -57,7 +65,7 @@ def plan(
     if submission and not described:
         print_submission(loaded, submission, as_json=as_json)
         return 0
-    planned = plan_run(loaded, out, described, quiet=as_json)
+    planned = plan_run(loaded, out, described, quiet=as_json, trace=trace)
     if estimate and planned.expected.cases_without_time:
         short = run_short_trials(loaded, planned.expected.cases_without_time, out, context.obj)
         if short.stopped:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import DTYPE_BYTES, Case, PluginChoice
 from distbench.core.machine import Machine
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.cards import Card, built_in_card
@@ -22,6 +22,7 @@ from distbench.strategies.description import (
     ExpectedCollective,
     IntendedDifference,
     SettingMeaning,
+    TracedStep,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -182,6 +183,17 @@ class DistributedDataParallel(ReplicatedStrategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED
         return level.model_states(case, parameters, case.world_size)
+
+    def traced_step(self, case: Case) -> TracedStep | None:
+        # DDP's reducer, in C++, reads values; it adds buckets to what one device needs for the same samples
+        is_plain = not (self.gradient_as_bucket_view or self.sharded_optimizer or self.intended_difference)
+        if not is_plain or case.precision.reduce != case.precision.master:
+            return None
+        batch = replace(
+            case.batch, global_batch_size=case.batch.micro_batch_size * case.batch.gradient_accumulation_steps
+        )
+        alone = replace(case, strategy=PluginChoice("single"), world_size=1, batch=batch)
+        return TracedStep(alone, gradient_copies=1)
 
     def required_settings(self, case: Case) -> dict[str, Any]:
         if self.intended_difference:

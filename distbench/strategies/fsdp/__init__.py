@@ -22,6 +22,7 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
+    TracedStep,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -269,6 +270,10 @@ class FullyShardedDataParallel(MeshStrategy):
         # a plan of fully sharded cases is not worth a process that constructs the model
         model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
         return len(model.layer_parameters) if model else None
+
+    def traced_step(self, case: Case) -> TracedStep | None:
+        # FSDP1 reads the values of its flat parameters; offloaded memory is not that of the device
+        return TracedStep(case) if self.version == 2 and not self.cpu_offload else None
 
     def build(self, context: RankContext) -> Engine:
         if self.version == 1:

@@ -16,6 +16,7 @@ from distbench.strategies.description import (
     SIMPLICITY_OF_MODEL_PARALLELISM,
     ExpectedCollective,
     SettingMeaning,
+    TracedStep,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
@@ -80,6 +81,9 @@ class TensorParallel(Strategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         mine = self.tensor_parallelism(case.world_size).parameters_per_rank(case, parameters)
         return REPLICATED.model_states(case, mine)
+
+    def traced_step(self, case: Case) -> TracedStep:
+        return TracedStep(case)
 
     def build(self, context: RankContext) -> Engine:
         from distbench.strategies.tp.engine import build_tp

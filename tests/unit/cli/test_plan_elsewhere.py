@@ -73,6 +73,15 @@ def test_the_table_says_what_its_columns_are_and_what_is_assumed(suite):
     assert "CASE ID STATES TRAFFIC STATUS" in text
 
 
+def test_a_trace_needs_torch(suite):
+    # which is not installed where tests without the mark train run
+    done = call("plan", suite(), "--on", "h200:8", "--trace")
+    assert done.returncode == 2
+    assert (
+        "--trace (or limits.predicted_memory) runs a step of each case in torch, which is not" in done.stderr
+    )
+
+
 def test_the_model_of_a_user_has_no_theory_and_no_zero(suite, tmp_path):
     file = tmp_path / "own.yaml"
     model = 'user: {model: "small:Small", length: 32}'

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.core.case import NATIVE_ENGINE, Case, TimeLimitOverrides
+from distbench.core.case import NATIVE_ENGINE, Case, SuiteLimits
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
 from distbench.plan import make_plan
@@ -146,10 +146,10 @@ def test_horovod_has_no_build_for_gpus():
 
 def test_a_preparation_has_time_to_build_a_framework():
     native, built = (
-        prepare_limit(TimeLimitOverrides(), cases(f"engine: {name}\n")) for name in ("native", "horovod")
+        prepare_limit(SuiteLimits(), cases(f"engine: {name}\n")) for name in ("native", "horovod")
     )
     assert built - native == 2700
-    assert prepare_limit(TimeLimitOverrides(prepare=5), cases("engine: horovod\n")) == 5
+    assert prepare_limit(SuiteLimits(prepare=5), cases("engine: horovod\n")) == 5
 
 
 MISTAKES = {

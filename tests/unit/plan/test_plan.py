@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import Batch, PluginChoice, TimeLimitOverrides, TimeLimits
+from distbench.core.case import Batch, PluginChoice, SuiteLimits, TimeLimits
 from distbench.core.errors import SuiteError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
@@ -723,9 +723,7 @@ def test_only_weights_that_a_constructor_draws_make_preparing_long(suite):
     ]
     assert seconds[0] == TimeLimits().prepare
     assert seconds[1] > seconds[0] + 300
-    assert (
-        prepare_limit(TimeLimitOverrides(prepare=3), [item.case for item in make_plan(exact, CPU).cases]) == 3
-    )
+    assert prepare_limit(SuiteLimits(prepare=3), [item.case for item in make_plan(exact, CPU).cases]) == 3
 
 
 @pytest.mark.train
