@@ -49,7 +49,7 @@ _COPIED_BY_GLOO: dict[Any, Callable[[Any, Sequence[Any]], torch.Tensor]] = {
     torch.ops._c10d_functional.all_gather_into_tensor.default: lambda result, _: result,
     torch.ops._c10d_functional.reduce_scatter_tensor.default: lambda _, args: args[0],
 }
-"""Collective -> its array that gloo copies (``ProcessGroupGloo.cpp``): the gathered one, or the reduced one."""
+"""Collective -> its array that gloo copies (``ProcessGroupGloo.cpp``): what is gathered, or reduced."""
 _STEPS = 2
 """The first step creates the optimizer's state; from the second on, each is like the next."""
 _PHASES = {"forward": "forward", "backward": "backward", "optimizer": "step"}
@@ -89,7 +89,7 @@ class StorageTracer(TorchDispatchMode):
         def counted(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
             if storage._cdata in self._sizes:
-                self._set_size(storage, self._rounded(storage.nbytes()))
+                self._set_size(storage, self.rounded(storage.nbytes()))
             return result
 
         torch.UntypedStorage.resize_ = counted  # type: ignore[method-assign, assignment]
@@ -128,7 +128,7 @@ class StorageTracer(TorchDispatchMode):
         if isinstance(value, FakeTensor):
             storage = value.untyped_storage()
             if storage._cdata not in self._sizes and value.device.type != "meta":
-                self._set_size(storage, self._rounded(storage.nbytes()))
+                self._set_size(storage, self.rounded(storage.nbytes()))
         elif isinstance(value, list | tuple):
             for item in value:
                 self._follow(item)
@@ -148,7 +148,8 @@ class StorageTracer(TorchDispatchMode):
         self.allocated += change
         self.peaks[self._phase] = max(self.peaks.get(self._phase, 0), self.allocated)
 
-    def _rounded(self, size: int) -> int:
+    def rounded(self, size: int) -> int:
+        """Bytes that the allocator counts for *size*."""
         return -(-size // self._block) * self._block
 
 
@@ -185,7 +186,7 @@ def trace_step(step: TracedStep, kind: str) -> TracedMemory:
                     counter.ignore(batches)
                 _train_step(engine, context, batches)
                 del batches
-            copies = step.gradient_copies * _gradient_bytes(engine)
+            copies = counter.rounded(step.gradient_copies * _gradient_bytes(engine))
             between_steps = counter.allocated + copies
     phase, peak = max(counter.peaks.items(), key=lambda item: item[1])
     return TracedMemory(peak=peak + copies, phase=phase, between_steps=between_steps)

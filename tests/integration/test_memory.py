@@ -317,15 +317,20 @@ TRACED = {
     "bf16": {"single", "ddp", "fsdp", "tp+sp"},
 }
 _GENERATOR_STATE = 5_056
-"""Bytes of the state of torch's generator, a copy of which distbench keeps during a step."""
+"""Bytes of the state of torch's generator: distbench keeps a copy during a step, and so does each recomputed
+layer. It is no tensor of the trace."""
 
 
-@pytest.mark.parametrize(("run", "traced_labels"), TRACED.items(), indirect=["run"])
-def test_a_traced_peak_is_the_measured_one(run, traced_labels):
+@pytest.mark.parametrize(("run", "labels"), TRACED.items(), indirect=["run"])
+def test_a_traced_peak_is_the_measured_one(run, labels):
     done = call("plan", str(run.folder / "suite.yaml"), "--trace", "--json")
     assert done.returncode == 0, done.stderr
-    traced = {each["case"]: each for each in json.loads(done.stdout)["cases"] if each["peak_bytes"]}
-    assert {each["strategy"] for each in traced.values()} == traced_labels
-    for name, case in traced.items():
-        measured = record_of(run, name.removesuffix("/bf16").removesuffix("/fp32"))["values"]["memory_peak"]
-        assert case["peak_bytes"] + _GENERATOR_STATE == pytest.approx(measured, rel=0.001), name
+    traced = {each["case_id"]: each for each in json.loads(done.stdout)["cases"] if each["peak_bytes"]}
+    assert {each["strategy"] for each in traced.values()} == labels
+    for case_id, case in traced.items():
+        (file,) = run.folder.glob(f"trials/*{case_id}/0/record.json")
+        record = Finished.read(file)
+        measured = record["values"]["memory_peak"]
+        copies = 1 + record["effective"].get("checkpointed_layers", 0)
+        least = 0.999 * measured - copies * _GENERATOR_STATE
+        assert least <= case["peak_bytes"] <= 1.001 * measured, case["case"]

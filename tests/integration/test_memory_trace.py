@@ -81,7 +81,7 @@ def test_a_model_that_can_not_be_traced_has_a_reason_and_costs_no_other_case_its
     for case, (name, reason) in zip(cases, UNTRACED.items(), strict=False):
         assert case["peak_bytes"] is None, name
         assert reason in case["peak_note"]
-    assert "traced.py:15" in cases[0]["peak_note"], "the line of the user's code"
+    assert "traced.py:16" in cases[0]["peak_note"], "the line of the user's code"
     assert cases[-1]["peak_bytes"] > 0
     assert cases[-1]["peak_note"] == ""
 
