@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary, sorted_by_value
+from distbench.analysis.length_imbalance import length_imbalance
 from distbench.analysis.losses.case_losses import finite_values
 from distbench.analysis.statistics.distributions import holm_adjusted, poisson_binomial_tail
 from distbench.core.grouping import group_pairs
@@ -119,12 +120,13 @@ class _TrialShare:
 def stragglers(records: Sequence[Record]) -> list[Straggler]:
     """Ranks that are slowest more often than by chance, and nodes without such a rank.
 
-    Trials on a noisy machine and trials of one rank do not count.
+    Trials on a noisy machine, of one rank, or whose imbalance the lengths of rows cause do not count.
     """
     trials = [record for record in records if _is_eligible(record)]
     if not any(_is_uneven(record) for record in trials):
         return []
-    worked = [(record, mean_by_rank(record)) for record in trials]
+    # each trial has the same rows, so that the same rank has the longest
+    worked = [(record, mean_by_rank(record)) for record in trials if not length_imbalance(record)]
     complete = [(record, own) for record, own in worked if len(own) == record.case.world_size]
     of_ranks = [part for record, own in complete for part in _ranks(record, own)]
     of_nodes = [part for record, own in complete for part in _nodes(record, own)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench.analysis.case_summary import NOT_MEASURED, CaseSummary
+from distbench.analysis.length_imbalance import length_imbalance
 from distbench.analysis.loader import lost_share
 from distbench.analysis.offload_time import offload_times
 from distbench.analysis.scaling import imbalance_share, waiting_share
@@ -21,6 +22,7 @@ Limit = Literal[
     "data",
     "bubble",
     "imbalance",
+    "lengths",
     "communication",
     "latency",
     "recomputation",
@@ -46,6 +48,7 @@ class StepLoss:
     """What to try next, with the keys of a suite that it needs."""
 
 
+LENGTH_ADVICE = "fill global batches with rows of like length (data: {user: {group_by_length: true}})"
 LOSSES: tuple[StepLoss, ...] = (
     StepLoss(
         "data",
@@ -71,6 +74,13 @@ LOSSES: tuple[StepLoss, ...] = (
         "waiting for slower ranks",
         "find the slow rank (distbench show --view ranks); give all ranks rows of the same length, and each "
         "its own cores",
+    ),
+    StepLoss(
+        "lengths",
+        "imbalance between ranks (lengths of rows)",
+        0.1,
+        "waiting for ranks with longer rows",
+        LENGTH_ADVICE,
     ),
     StepLoss(
         "communication",
@@ -135,6 +145,7 @@ _NOT_COMPUTING: tuple[Limit, ...] = (
     "data",
     "bubble",
     "imbalance",
+    "lengths",
     "communication",
     "latency",
     "offload",
@@ -160,6 +171,9 @@ class StepTimes:
     data: float | None = None
     bubble: float | None = None
     imbalance: float | None = None
+    """Waiting for slower ranks, unless it is ``lengths``."""
+    lengths: float | None = None
+    """Waiting for ranks that are slower because their rows are longer."""
     communication: float | None = None
     """Exposed, without waiting for other ranks, unless it is ``latency``."""
     latency: float | None = None
@@ -174,6 +188,8 @@ class StepTimes:
     """Number of collectives of a rank in a step."""
     call_bytes: float | None = None
     """Mean payload of a collective, in bytes."""
+    most_tokens: float | None = None
+    """Most tokens of a rank over the mean of the ranks."""
 
     def share(self, limit: Limit) -> float | None:
         """Share of the step that is lost to *limit*; None if unknown."""
@@ -208,7 +224,7 @@ def limit_of(times: StepTimes) -> StepLimit:
             worst.word,
             lost,
             worst.noun,
-            f"{lost:.0%} of the step is {worst.noun}{_calls_text(worst, times)}",
+            f"{lost:.0%} of the step is {worst.noun}{_calls_text(worst, times)}{_tokens_text(worst, times)}",
             worst.advice,
         )
     rest = max(0.0, 1 - sum(share for loss, share in shares.items() if loss.limit in _NOT_COMPUTING))
@@ -229,6 +245,13 @@ def _calls_text(loss: StepLoss, times: StepTimes) -> str:
     if loss.limit not in ("communication", "latency") or not times.calls or times.call_bytes is None:
         return ""
     return f", in {times.calls:.0f} calls of {format_bytes(times.call_bytes)} on average"
+
+
+def _tokens_text(loss: StepLoss, times: StepTimes) -> str:
+    """Tokens of the rank that has most, if that is the loss; otherwise empty."""
+    if loss.limit != "lengths" or times.most_tokens is None:
+        return ""
+    return f"; the rank with most tokens in a step has {times.most_tokens:.2f}x the mean"
 
 
 def step_limit(row: CaseSummary) -> StepLimit | str:
@@ -265,12 +288,16 @@ def _step_times(row: CaseSummary) -> StepTimes | None:
     calls, moved = _value(row, "comm_calls"), _value(row, "comm_bytes")
     call_bytes = moved / calls if calls and moved is not None else None
     copies, gaps = offload_times(row) or (None, None)
+    by_length = length_imbalance(row.representative_trial) if bubble is None else None
+    uneven = waiting if bubble is not None or by_length else _imbalance(row, step, waiting)
     small = bool(calls and calls >= _MANY_CALLS and call_bytes is not None and call_bytes < _SMALL_CALL)
     return StepTimes(
         step,
         data=data,
         bubble=bubble,
-        imbalance=waiting if bubble is not None else _imbalance(row, step, waiting),
+        imbalance=None if by_length else uneven,
+        lengths=uneven if by_length else None,
+        most_tokens=by_length.ratio if by_length else None,
         communication=None if small else communication,
         latency=communication if small else None,
         recomputation=_recomputation(row),

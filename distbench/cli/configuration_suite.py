@@ -16,13 +16,16 @@ from distbench.suite.configurations.settings import DescribedTraining
 _SAMPLES = 8
 
 
-def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = None) -> SuiteDraft:
+def draft_from_file(
+    file: Path, model: str, shape: Mapping[str, Any] | None = None, *, has_data: bool = False
+) -> SuiteDraft:
     """Carry the training that *file* describes over.
 
     Args:
         file: Configuration of DeepSpeed, Accelerate or the Trainer, or of a model of transformers.
         model: Answer as for ``init``: only a file of the last kind tells it.
         shape: Of a sample, as ``complete_shape`` takes it; None: not known.
+        has_data: True if the suite gets a dataset of the user's own.
 
     Raises:
         UsageError: it is no such file, or there is no model.
@@ -39,6 +42,10 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
     if not {"global_batch_size", "per_device_batch_size"} & {*batch}:
         batch["per_device_batch_size"] = _SAMPLES * batch.get("gradient_accumulation_steps", 1)
         left.append(f"the batch, which is not in the file: the suite has micro-batches of {_SAMPLES} samples")
+    if training.data and not has_data:
+        left.append(
+            f"{', '.join(training.data)}, which are for a dataset: add --data package.module:callable"
+        )
     ranks = training.world_size
     sections = {
         "workload": named_workload(model, shape),
@@ -50,7 +57,14 @@ def draft_from_file(file: Path, model: str, shape: Mapping[str, Any] | None = No
         **({"loader": training.loader} if training.loader else {}),
         "world_sizes": [ranks] if ranks else "auto",
     }
-    return SuiteDraft(str(file), sections, training.strategy, tuple(left), engine=_engine_of(training))
+    return SuiteDraft(
+        str(file),
+        sections,
+        training.strategy,
+        tuple(left),
+        engine=_engine_of(training),
+        data_options=training.data,
+    )
 
 
 def _engine_of(training: DescribedTraining) -> str:

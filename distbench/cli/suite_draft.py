@@ -6,7 +6,7 @@ import functools
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class SuiteDraft:
     left_out: tuple[str, ...]
     """Sentences on what the suite does not have of it."""
     data: Any = "synthetic"
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a dataset of the user's own, if the suite gets one."""
     engine: str = ""
     """Framework that takes the steps of the training, to be priced; empty: none."""
 

@@ -81,12 +81,14 @@ class SuiteOrigin:
     def _draft(self, out: Path) -> SuiteDraft:
         file = Path(self.source)
         if file.is_file():
-            draft = draft_from_file(file, self.model, self._shape())
+            draft = draft_from_file(file, self.model, self._shape(), has_data=bool(self.data))
         else:
             draft = draft_from_run(self._run(out), self.model, self._shape(), has_data=bool(self.data))
         for each in draft.left_out:
             print_note(f"left out: {each}")
-        return dataclasses.replace(draft, data=user_data(self.data)) if self.data else draft
+        if not self.data:
+            return draft
+        return dataclasses.replace(draft, data=user_data(self.data, draft.data_options))
 
     def _run(self, out: Path) -> Run:
         """Run that *source* names, which is no file."""

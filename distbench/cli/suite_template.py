@@ -79,9 +79,9 @@ def complete_shape(shape: Mapping[str, Any] | None) -> dict[str, Any]:
     return {**usual, **known}
 
 
-def user_data(dataset: str) -> dict[str, Any]:
-    """Section ``data`` for a *dataset* of the user's own."""
-    return {"user": {"dataset": dataset}}
+def user_data(dataset: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Section ``data`` for a *dataset* of the user's own, with *options*."""
+    return {"user": {"dataset": dataset, **(options or {})}}
 
 
 def _presets() -> list[str]:

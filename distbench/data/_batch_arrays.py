@@ -29,7 +29,9 @@ class BatchArrays:
     shift_labels: bool = False
     weigh_labels: bool = False
     pad_token_id: int | None = None
-    """Token that fills rows up to the length of the workload; None: they are equally long."""
+    """Token that fills rows; None: they are equally long."""
+    length_multiple: int | None = None
+    """Rows are filled up to the longest of them, rounded up to a multiple; None: to that of the workload."""
     _labels_per_row: int | None = None
     """Number of labels of the first row so far."""
 
@@ -65,7 +67,7 @@ class BatchArrays:
     def _stacked(self, rows: list[Any]) -> Arrays:
         named = [self._by_name(row) for row in rows]
         if self.pad_token_id is not None:
-            named = [self._padded(row, self.pad_token_id) for row in named]
+            named = self._padded(named, self.pad_token_id)
         if others := next((row.keys() for row in named if row.keys() != named[0].keys()), None):
             raise self._error(
                 f"a row has {join_words(sorted(named[0]))}, and another has {join_words(sorted(others))}; "
@@ -74,29 +76,44 @@ class BatchArrays:
         shapes = {name: {row[name].shape for row in named} for name in named[0]}
         if uneven := next((name for name, found in shapes.items() if len(found) > 1), None):
             raise self._error(
-                f"{uneven} differs in shape from row to row; set padding: max_length for tokens of a causal "
-                "model, or name a function in collate that makes a batch of rows"
+                f"{uneven} differs in shape from row to row; set padding: longest, or max_length, for tokens "
+                "of a causal model, or name a function in collate that makes a batch of rows"
             )
         return {name: np.stack([row[name] for row in named]) for name in shapes}
 
-    def _padded(self, row: Arrays, token: int) -> Arrays:
-        """*row*, filled with *token* on the right up to the length of the workload."""
-        length = self.shape.sample_length
+    def _padded(self, rows: list[Arrays], token: int) -> list[Arrays]:
+        """*rows*, filled with *token* on the right up to one length."""
+        rows = [self._without_masks(row) for row in rows]
+        length = self._padded_length([max((array.size for array in row.values()), default=0) for row in rows])
+        fill = {"input_ids": token, "labels": IGNORE_INDEX}
+        return [
+            {
+                name: np.pad(array.ravel(), (0, length - array.size), constant_values=fill.get(name, 0))
+                for name, array in row.items()
+            }
+            for row in rows
+        ]
+
+    def _without_masks(self, row: Arrays) -> Arrays:
+        """*row* without masks of ones, and with the labels that are still to be shifted."""
         arrays = {name: array for name, array in row.items() if not _masks_nothing(name, array)}
         if self.shift_labels and "input_ids" in arrays:
             # before they are filled: what fills them is no label
             arrays = {"labels": arrays["input_ids"], **arrays}
-        found = max((array.size for array in arrays.values()), default=0)
-        if found > length:
+        return arrays
+
+    def _padded_length(self, found: list[int]) -> int:
+        """Length to which rows with *found* tokens are filled."""
+        length, longest = self.shape.sample_length, max(found)
+        if longest > length:
             raise self._error(
-                f"a row has {found:,} tokens, but the workload takes {length:,}; set its length (seq_len), "
+                f"a row has {longest:,} tokens, but the workload takes {length:,}; set its length (seq_len), "
                 "or shorten the row"
             )
-        fill = {"input_ids": token, "labels": IGNORE_INDEX}
-        return {
-            name: np.pad(array.ravel(), (0, length - array.size), constant_values=fill.get(name, 0))
-            for name, array in arrays.items()
-        }
+        if min(found) == 0:
+            raise self._error("a row has no tokens; leave such rows out")
+        multiple = self.length_multiple
+        return length if multiple is None else min(length, -(-longest // multiple) * multiple)
 
     def _by_name(self, batch: Any) -> Arrays:
         """Arrays of a row or *batch* by name: their own, or in the order in which the workload takes them."""
@@ -144,6 +161,9 @@ class BatchArrays:
                 "workload user with a loss_function, which gets the whole batch"
             )
         expected = {self.shape.inputs[0]: self.shape.input_shape, "labels": self.shape.label_shape}
+        if self.length_multiple is not None:
+            # as they were filled
+            expected = dict.fromkeys(expected, arrays[self.shape.inputs[0]].shape[1:])
         for name, size in expected.items():
             if (found := arrays[name].shape[1:]) != size:
                 raise self._error(

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
+from distbench.data._layouts import batches_of_like_length, row_length
 from distbench.data._rows import step_generator
 
 OPTION = "dataset"
@@ -61,15 +62,32 @@ def load_dataset(name: str) -> Any:
     return dataset
 
 
-def open_rows(name: str, seed: int, batch_size: int, *, shuffle: bool, drop_last: bool) -> RowReader:
+def open_rows(
+    name: str,
+    seed: int,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    group_by_length: bool = False,
+) -> RowReader:
     """Rows of the dataset that the callable *name* returns, for global batches of *batch_size*.
+
+    Args:
+        group_by_length: Fill global batches with rows of like length.
 
     Raises:
         ValueError: the dataset can't be made, is too small, or can't be read twice alike.
     """
     dataset = load_dataset(name)
     if is_map_style(dataset):
-        return MapRows(name, dataset, seed, batch_size, shuffle=shuffle, drop_last=drop_last)
+        lengths = row_lengths(name) if group_by_length else None
+        return MapRows(name, dataset, seed, batch_size, shuffle=shuffle, drop_last=drop_last, lengths=lengths)
+    if group_by_length:
+        raise DatasetError(
+            f"{OPTION} = {name!r} is iterable, but group_by_length needs the length of each row in advance; "
+            "return a dataset with __len__ and __getitem__, or set group_by_length: false"
+        )
     return StreamRows(name, dataset, seed, batch_size)
 
 
@@ -129,6 +147,41 @@ class RowReader(ABC):
             _seed_generators(int(step_generator(self._seed, *key).integers(2**32)))
 
 
+@functools.cache
+def row_lengths(name: str) -> np.ndarray:
+    """Number of tokens of each row of the map-style dataset that the callable *name* returns.
+
+    Of the column ``length``, if it is a dataset of Hugging Face with one; otherwise each row is read once.
+
+    Raises:
+        DatasetError: a row has no tokens to count.
+    """
+    dataset = load_dataset(name)
+    if "length" in (getattr(dataset, "column_names", None) or ()):
+        return np.asarray(dataset["length"], np.int64)
+    states = GeneratorStates()
+    try:
+        lengths = []
+        for index in range(len(dataset)):
+            # rows that draw have the same lengths in each process
+            _seed_generators(index)
+            length = row_length(_row_of(dataset, index))
+            if length is None:
+                raise DatasetError(
+                    f"{OPTION} = {name!r}: row {index} has no input_ids, so its length is unknown; name them "
+                    "so, or give the dataset a column length"
+                )
+            lengths.append(length)
+        return np.array(lengths, np.int64)
+    finally:
+        states.restore()
+
+
+def _row_of(dataset: Any, index: int) -> Any:
+    many = getattr(dataset, "__getitems__", None)
+    return many([index])[0] if many else dataset[index]
+
+
 class GeneratorStates:
     """States of the global generators of random, numpy and torch on the CPU."""
 
@@ -163,9 +216,17 @@ class MapRows(RowReader):
     """
 
     def __init__(
-        self, name: str, dataset: Any, seed: int, batch_size: int, *, shuffle: bool, drop_last: bool
+        self,
+        name: str,
+        dataset: Any,
+        seed: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        lengths: np.ndarray | None = None,
     ) -> None:
-        self._size, self._shuffle = len(dataset), shuffle
+        self._size, self._shuffle, self._lengths = len(dataset), shuffle, lengths
         self._steps = epoch_steps(dataset, batch_size, drop_last=drop_last)
         if not self._size:
             raise DatasetError(f"{OPTION} = {name!r} has no rows; return a dataset that has some")
@@ -178,9 +239,10 @@ class MapRows(RowReader):
 
     def _read(self, step: int, rows: range) -> list[Any]:
         epoch, within = divmod(step, self._steps)
-        places = range(within * self._batch_size + rows.start, within * self._batch_size + rows.stop)
         # DistributedSampler pads the last batch with the first rows of the same epoch
-        indices = [int(self._order(epoch)[place % self._size]) for place in places]
+        places = range(within * self._batch_size + rows.start, within * self._batch_size + rows.stop)
+        order = self._order(epoch)
+        indices = [int(order[place % len(order)]) for place in places]
         many = getattr(self._dataset, "__getitems__", None)
         if many is None:
             return [self._item(epoch, index) for index in indices]
@@ -196,9 +258,15 @@ class MapRows(RowReader):
     def _order(self, epoch: int) -> Sequence[int] | np.ndarray:
         if not self._shuffle:
             return range(self._size)
-        drawn = torch.randperm(self._size, generator=torch.Generator().manual_seed(self._seed + epoch))
-        order: np.ndarray = drawn.numpy()
-        return order
+        generator = torch.Generator().manual_seed(self._seed + epoch)
+        order: np.ndarray = torch.randperm(self._size, generator=generator).numpy()
+        if self._lengths is None:
+            return order
+        # the same rows as without groups
+        rows = np.resize(order, self._steps * self._batch_size)
+        batches = batches_of_like_length(rows, self._lengths, self._batch_size)
+        chosen: np.ndarray = batches[torch.randperm(len(batches), generator=generator).numpy()]
+        return chosen.ravel()
 
 
 class StreamRows(RowReader):

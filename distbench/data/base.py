@@ -138,6 +138,14 @@ class DataSource(ABC):
         """True if samples have different numbers of labels, so that means of parts don't count equally."""
         return False
 
+    @property
+    def length_multiple(self) -> int | None:
+        """Lengths of micro-batches are multiples of it, or the longest; None: all have the same length.
+
+        Otherwise the length of a batch follows from its samples, so that each micro-batch is made by itself.
+        """
+        return None
+
     def steps_per_epoch(self, batch_size: int) -> int | None:
         """Global batches of *batch_size* in an epoch; None: the source has no epochs. Runs in the worker."""
         return None

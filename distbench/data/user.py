@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound
@@ -39,11 +39,20 @@ class UserDataset(DataSource):
     """Rows have different numbers of labels (-100 elsewhere), at least one: take the mean over the labels of
     the global batch instead of the mean over rows."""
 
-    padding: Literal["none", "max_length"] = "none"
-    """max_length: fill rows of unequal length on the right, up to the length of the workload, with labels
-    that don't count (-100): for causal models, whose tokens see none that follow. It implies weigh_labels."""
+    padding: Literal["none", "longest", "max_length"] = "none"
+    """Fill rows of unequal length on the right with labels that don't count (-100): for causal models, whose
+    tokens see none that follow. longest: up to the longest row of a micro-batch. max_length: up to the length
+    of the workload. Both imply weigh_labels."""
+    pad_to_multiple_of: Annotated[int | None, Bound(1)] = field(default=None, metadata={"since": 4})
+    """Round the length of a micro-batch up to a multiple, at most to the length of the workload. Only with
+    padding: longest; null: don't."""
     pad_token_id: Annotated[int, Bound(0)] = 0
     """Token that fills them."""
+
+    group_by_length: bool = field(default=False, metadata={"since": 4})
+    """Fill each global batch with rows of like length, as transformers' train_sampling_strategy:
+    group_by_length: rows are drawn anew each epoch and sorted by length in groups of up to 50 global batches.
+    Unlike there, the batches of an epoch come in a drawn order, so that timed steps are typical of all."""
 
     def problem(self, shape: DataShape) -> str | None:
         names = {"dataset": self.dataset, "collate": self.collate}
@@ -65,10 +74,24 @@ class UserDataset(DataSource):
                 yield f"{option} is for workloads of tokens, but this one takes {shape.kind}"
         if of_tokens["padding"] and self.collate:
             yield "padding and collate both make rows equally long; remove one of them"
+        if self.pad_to_multiple_of is not None and self.padding != "longest":
+            yield (
+                f"pad_to_multiple_of = {self.pad_to_multiple_of} is only used with padding: longest, but "
+                f"padding = {self.padding}; remove it, or change padding"
+            )
+
+        if self.group_by_length and not self.shuffle:
+            yield "group_by_length orders rows by length, and shuffle: false keeps their order; remove one"
+        if self.group_by_length and self.padding == "none" and not self.collate:
+            yield "group_by_length is for rows of unequal length; set padding: longest, or remove it"
 
     @property
     def weighs_labels(self) -> bool:
         return self.weigh_labels or self.padding != "none"
+
+    @property
+    def length_multiple(self) -> int | None:
+        return (self.pad_to_multiple_of or 1) if self.padding == "longest" else None
 
     def user_modules(self) -> tuple[str, ...]:
         return top_modules((self.dataset, self.collate))
@@ -95,7 +118,12 @@ class UserDataset(DataSource):
         from distbench.data._dataset import open_rows
 
         rows = open_rows(
-            self.dataset, seed, batch_size, shuffle=self.shuffle, drop_last=self.last_batch == "drop"
+            self.dataset,
+            seed,
+            batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.last_batch == "drop",
+            group_by_length=self.group_by_length,
         )
         arrays = BatchArrays(
             self.dataset,
@@ -104,5 +132,6 @@ class UserDataset(DataSource):
             self.shift_labels,
             self.weighs_labels,
             None if self.padding == "none" else self.pad_token_id,
+            self.length_multiple,
         )
         return lambda step, wanted: arrays.of_rows(rows.read(step, wanted))

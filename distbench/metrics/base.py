@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+from distbench.core import registry
 from distbench.core.case import Case, Device
 from distbench.core.columns import Column, TableSpec
+from distbench.data.base import DataSource
 from distbench.engines.base import engine_of
 
 if TYPE_CHECKING:
@@ -60,6 +62,25 @@ class SharedResult:
 SharedT = TypeVar("SharedT", bound=SharedResult)
 
 
+COMPUTED_TOKENS = "computed_tokens"
+"""Column: tokens of a rank in each timed step, where samples differ in their labels."""
+
+PROFILE_TOKENS = "profile_tokens"
+"""Column: the same of each profiled step."""
+
+
+@dataclass(frozen=True)
+class TokenCount:
+    """Tokens of the samples of a step that a rank has."""
+
+    labels: int
+    """Labels that the loss counts."""
+    computed: int
+    """All tokens that the model takes, padding included."""
+    lengths: Sequence[int] = ()
+    """Length of each sample; empty: that of the workload."""
+
+
 @dataclass
 class PassContext:
     """State of one pass on one rank, given to the hooks of a metric."""
@@ -86,8 +107,8 @@ class PassContext:
     """Seconds of each step of the passes that have ended."""
     data_waits: list[float] = field(default_factory=list)
     """Seconds of each step of this pass until its micro-batches were there."""
-    counted_labels: list[tuple[int, int]] = field(default_factory=list)
-    """Labels that the loss counts, and tokens, of each step of this pass; empty: all count."""
+    token_counts: list[TokenCount] = field(default_factory=list)
+    """Tokens of each step of this pass; empty: all count."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
@@ -106,6 +127,12 @@ class PassContext:
             return None
         name = self.case.engine.name
         return NotAvailable(f"engine {name} communicates outside of torch.distributed")
+
+    @property
+    def lengths_differ(self) -> bool:
+        """True if micro-batches differ in length."""
+        source: DataSource = registry.create_plugin("data", self.case.data)
+        return source.length_multiple is not None
 
     @property
     def devices_per_rank(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
+from math import fsum
 from typing import Any
 
 from distbench.core.columns import Column, columns_of
-from distbench.metrics.base import Metric, PassContext, TrialData, Values
+from distbench.metrics.base import COMPUTED_TOKENS, Metric, PassContext, TrialData, Values
 
 _WINDOW = "over the timed window of the slowest rank"
 
@@ -29,25 +29,30 @@ class Throughput(Metric):
             "too. Only where rows have different numbers of labels.",
         ),
         *columns_of("", "higher", "mean", per_step=True)(
-            counted_token_share="Share of the tokens of a timed step that have a label, mean over ranks.",
+            counted_token_share="Share of the tokens of the timed steps that have a label, over all ranks.",
         ),
     )
 
     def values(self, context: PassContext, state: Any) -> Values:
-        if not context.counted_labels:
-            return {}
-        return {
-            "counted_token_share": [counted / every for counted, every in context.counted_labels if every]
-        }
+        counts = [count for count in context.token_counts if count.computed]
+        return {"counted_token_share": [count.labels / count.computed for count in counts]} if counts else {}
 
     def summary(self, trial: TrialData) -> dict[str, float]:
         samples = trial.case.batch.global_batch_size / trial.slowest_mean("step_s")
         tokens = samples * trial.tokens_per_sample
-        shares = [x for rank in trial.samples.get("counted_token_share", []) for x in rank if x is not None]
-        counted = {"counted_tokens_per_s": tokens * fmean(shares)} if shares else {}
+        share = _counted_share(trial)
+        counted = {"counted_tokens_per_s": tokens * share, "counted_token_share": share} if share else {}
         return {
             **counted,
             "samples_per_s": samples,
             "tokens_per_s": tokens,
             "tokens_per_s_per_device": tokens / trial.case.world_size,
         }
+
+
+def _counted_share(trial: TrialData) -> float | None:
+    """Share of the tokens of the timed steps that have a label; None: all have, or it is unknown."""
+    columns = ("counted_token_share", COMPUTED_TOKENS)
+    shares, tokens = ([x for rank in trial.samples.get(name, []) for x in rank] for name in columns)
+    pairs = [(share, n) for share, n in zip(shares, tokens, strict=False) if share is not None and n]
+    return fsum(share * n for share, n in pairs) / fsum(n for _, n in pairs) if pairs else None

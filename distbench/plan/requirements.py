@@ -1,13 +1,17 @@
 """Check packages, tools, dtypes and memory that a case needs."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from distbench import optimizers
+from distbench.core import registry
 from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine, parse_release
+from distbench.data.base import DataSource
 from distbench.engines.base import engine_of
 from distbench.plan.memory_room import memory_room
 from distbench.plan.releases import torch_problem
+from distbench.plan.row_layouts import layout_problem
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint, is_distribution_installed, is_inspected
 from distbench.workloads.base import Workload
@@ -34,7 +38,8 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _compile_problem(case, machine)
         or _loader_problem(case)
         or _dtype_problem(case, machine)
-        or _float8_problem(case, machine, workload.tokens_per_sample * case.batch.micro_batch_size)
+        or layout_problem(case, strategy, workload)
+        or _float8_problem(case, machine, _tokens_multiple(case, workload))
         or strategy.problem(case, machine)
         or engine.problem(case, strategy)
         or _memory_problem(case, strategy, workload.parameters(), machine)
@@ -87,6 +92,13 @@ def _loader_problem(case: Case) -> str | None:
     if case.loader.pin_memory and case.device == "cpu":
         return "loader.pin_memory is for copies to a GPU, and there is none; use pin_memory: false"
     return None
+
+
+def _tokens_multiple(case: Case, workload: Workload) -> int:
+    """Divisor of the tokens of each micro-batch of *case*."""
+    source: DataSource = registry.create_plugin("data", case.data)
+    tokens = workload.tokens_per_sample
+    return case.batch.micro_batch_size * math.gcd(tokens, source.length_multiple or tokens)
 
 
 def _dtype_problem(case: Case, machine: Machine) -> str | None:

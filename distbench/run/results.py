@@ -13,7 +13,14 @@ from distbench.core.case import Case
 from distbench.core.columns import RANK_REDUCTIONS, Column
 from distbench.core.job import job_kind
 from distbench.ipc.trial_files import RankError, partial_result_file, result_file
-from distbench.metrics.base import Metric, NotAvailable, Sampler, TrialData, sampler_failure
+from distbench.metrics.base import (
+    COMPUTED_TOKENS,
+    Metric,
+    NotAvailable,
+    Sampler,
+    TrialData,
+    sampler_failure,
+)
 from distbench.record import Failure, RankDevice, Record, Samples, Status
 from distbench.strategies.base import Strategy
 from distbench.strategies.description import StrategyDescription
@@ -108,7 +115,7 @@ def merge_ranks(
     samples = _samples(delivered)
     trial = TrialData(
         case=record.case,
-        tokens_per_sample=tokens_per_sample,
+        tokens_per_sample=_computed_tokens(record.case, samples) or tokens_per_sample,
         flops_per_sample=_whole_number(samples, "flops_per_sample"),
         recomputed_flops_per_sample=_whole_number(samples, "recomputed_flops_per_sample"),
         samples=samples,
@@ -192,6 +199,17 @@ def _samples(ranks: list[dict[str, Any]]) -> Samples:
 def _whole_number(samples: Samples, name: str) -> int | None:
     """The number *name* of rank 0; None if it reported none."""
     return next((int(number) for number in samples.get(name, [[]])[0] if number is not None), None)
+
+
+def _computed_tokens(case: Case, samples: Samples) -> float | None:
+    """Tokens per sample of the timed steps, padding included; None: those of the workload."""
+    ranks = samples.get(COMPUTED_TOKENS, [])
+    tokens = [count for rank in ranks for count in rank if count is not None]
+    if not tokens:
+        return None
+    # ranks that split a model share samples, and one process may have those of several devices
+    shares = case.batch.total_micro_batches // case.batch.gradient_accumulation_steps
+    return math.fsum(tokens) / len(tokens) * min(shares, len(ranks)) / case.batch.global_batch_size
 
 
 def _values(

@@ -9,6 +9,7 @@ import torch
 
 from distbench.core import registry
 from distbench.data.base import BatchFunction, DataSource
+from distbench.metrics.base import TokenCount
 from distbench.strategies.base import Batch, RankContext
 from distbench.worker.loader import BatchLoader
 from distbench.workloads.base import count_labels
@@ -51,7 +52,10 @@ class MicroBatchReader:
         # one process may drive several devices (nn.DataParallel); it then gets the rows of all of them
         share = size // context.data_parallel_size
         self._rows = range(context.data_parallel_rank * share, (context.data_parallel_rank + 1) * share)
-        self._prefetched: dict[int, dict[str, np.ndarray]] = {}
+        # of samples that differ in length each micro-batch is as long as its own need
+        micro = share // self._accumulation if source.length_multiple is not None else share
+        self._parts = [self._rows[first : first + micro] for first in range(0, share, micro)]
+        self._prefetched: dict[int, list[dict[str, np.ndarray]]] = {}
         has_loader = with_loader and case.loader.workers is not None
         self.loader = BatchLoader(context, self._batches, self._rows) if has_loader else None
         """Loader of the micro-batches; None: they are made in the process of the rank."""
@@ -59,8 +63,8 @@ class MicroBatchReader:
         """Micro-batches of steps that the loader has given already."""
         self.waits: list[float] = []
         """Seconds of each step so far until its micro-batches were there."""
-        self.counted_labels: list[tuple[int, int]] = []
-        """Labels that the loss counts, and tokens, of each step so far; empty if all count."""
+        self.token_counts: list[TokenCount] = []
+        """Tokens of each step so far; empty if all count."""
 
     def prefetch(self, steps: Sequence[int], report: Callable[[int], None] = lambda _: None) -> bool:
         """Make the batches of *steps*, so that only copying is left: all of them, or none if they are large.
@@ -86,8 +90,8 @@ class MicroBatchReader:
                 for batch in self.loader.next_step()
             ]
             return sum(tensor.nbytes for batch in loaded for tensor in batch.values())
-        self._prefetched[step] = arrays = self._batches(step, self._rows)
-        return sum(array.nbytes for array in arrays.values())
+        self._prefetched[step] = made = self._make(step)
+        return sum(array.nbytes for arrays in made for array in arrays.values())
 
     def micro_batches(self, step: int) -> list[Batch]:
         """Micro-batches of *step*, on the device."""
@@ -97,12 +101,18 @@ class MicroBatchReader:
         self._context.step.begin(batches)
         return batches
 
+    def _make(self, step: int) -> list[dict[str, np.ndarray]]:
+        """Arrays of the rank's samples of *step*: all in one, or one for each micro-batch."""
+        return [self._batches(step, rows) for rows in self._parts]
+
     def _made_batches(self, step: int) -> list[Batch]:
-        made = self._prefetched.pop(step, None) or self._batches(step, self._rows)
+        made = self._prefetched.pop(step, None) or self._make(step)
         if self._context.step.weighs_labels:
-            self._count_labels([torch.from_numpy(made["labels"])])
-        whole = to_rank_device(made, self._context)
-        size = len(self._rows) // self._accumulation
+            self._count_tokens([{name: torch.from_numpy(x) for name, x in each.items()} for each in made])
+        moved = [to_rank_device(each, self._context) for each in made]
+        if len(moved) == self._accumulation:
+            return moved
+        (whole,), size = moved, len(self._rows) // self._accumulation
         return [
             {name: tensor[i * size : (i + 1) * size] for name, tensor in whole.items()}
             for i in range(self._accumulation)
@@ -112,16 +122,27 @@ class MicroBatchReader:
         assert self.loader is not None
         loaded = self._loaded.pop(step, None) or self.loader.next_step()
         if self._context.step.weighs_labels:
-            self._count_labels([batch["labels"] for batch in loaded])
+            self._count_tokens(loaded)
         device = self._context.device
         # not pinned here: that is a setting of the loader
         moved = [{name: x.to(device, non_blocking=True) for name, x in each.items()} for each in loaded]
         return [_in_case_dtype(batch, self._context) for batch in moved]
 
-    def _count_labels(self, labels: Sequence[torch.Tensor]) -> None:
-        """Count the *labels* of a step on the host: kept ones would take memory of the device."""
-        counted = sum(int(count_labels(each)) for each in labels)
-        self.counted_labels.append((counted, len(self._rows) * self._context.workload.tokens_per_sample))
+    def _count_tokens(self, batches: Sequence[Batch]) -> None:
+        """Count the tokens of a step, of *batches* on the host: kept ones would take memory of the device."""
+        labels, shape = (
+            sum(int(count_labels(each["labels"])) for each in batches),
+            self._context.workload.shape,
+        )
+        if shape.takes_any_arrays or not shape.takes_ids:
+            # as many as the workload has
+            count = TokenCount(labels, len(self._rows) * shape.tokens)
+        else:
+            lengths = [
+                sum(each[name].shape[1] for name in shape.inputs) for each in batches for _ in each["labels"]
+            ]
+            count = TokenCount(labels, sum(lengths), lengths)
+        self.token_counts.append(count)
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
         """Hash of this rank's rows of *step*, or with *all_ranks* of all rows, however they are divided."""

@@ -8,12 +8,15 @@ recomputes). The gradient of a frozen parameter is not computed, and so not coun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -24,13 +27,15 @@ from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import join_words
 from distbench.data.base import DataSource
+from distbench.metrics.base import TokenCount
 from distbench.metrics.profile.flop_formulas import FORMULAS, may_multiply
 from distbench.strategies.base import RankContext
 from distbench.strategies.torch_engine.findings import compute_once
 from distbench.strategies.torch_engine.modules import checkpoint_layers
+from distbench.worker.length_flops import Flops, mean_flops
 from distbench.worker.user_code import user_code_digest
 from distbench.workloads import weights
-from distbench.workloads.base import Workload, mean_of
+from distbench.workloads.base import Workload, mean_of, workload_of
 
 _ROWS = 2
 """Samples of the pass: a single one is a special case for batch normalisation."""
@@ -39,21 +44,27 @@ _MAX_REASON_LENGTH = 300
 _GROUPED_MM = torch.ops.aten._grouped_mm
 
 
-@dataclass(frozen=True)
-class Flops:
-    """Model FLOPs of one sample; None where they are unknown."""
+def flops_of(context: RankContext, tokens: Sequence[TokenCount] = ()) -> Flops:
+    """FLOPs of a sample of the case, by its workload's formulas, or counted. A collective call.
 
-    model: int | None
-    """FLOPs of a forward and a backward pass."""
-    again: int | None
-    """FLOPs that activation checkpointing recomputes."""
-    unknown: str = ""
-    """Reason why ``model``, otherwise ``again``, is None."""
+    If samples differ in length, it is the mean over those of the steps that *tokens* describes, of all ranks.
+    """
+    source: DataSource = registry.create_plugin("data", context.case.data)
+    if source.length_multiple is None:
+        return _flops_of_length(context, context.workload)
+    lengths = Counter(length for count in tokens for length in count.lengths)
+    of_ranks: list[Counter[int]] = [Counter()] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, lengths)
+    return mean_flops(
+        sum(of_ranks, Counter()),
+        context.workload,
+        lambda workload: _flops_of_length(context, workload),
+    )
 
 
-def flops_of(context: RankContext) -> Flops:
-    """FLOPs of a sample of the case, by its workload's formulas, or counted. A collective call."""
-    workload, recomputes = context.workload, context.case.activation_checkpointing
+def _flops_of_length(context: RankContext, workload: Workload) -> Flops:
+    """FLOPs of a sample of the length that *workload* has. A collective call if it has no formulas."""
+    recomputes = context.case.activation_checkpointing
     model = workload.flops_per_sample()
     # what ``selective`` keeps is all that the formulas count
     again = workload.recomputed_flops_per_sample() if recomputes == "full" else 0
@@ -65,6 +76,7 @@ def flops_of(context: RankContext) -> Flops:
         data_of = [case.workload.name, case.workload.options, case.data.name, case.data.options]
         return [
             *data_of,
+            workload.shape.sample_length,
             recomputes,
             case.device,
             case.environment,
@@ -101,8 +113,7 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
     Raises:
         _UncountedError: the model runs operators whose work is unknown.
     """
-    source: DataSource = registry.create_plugin("data", case.data)
-    rows = source.open(workload.shape, case.seed, _ROWS)(0, range(_ROWS))
+    rows = _rows(case, workload)
     module = weights.meta_module(workload)
     if checkpoints:
         checkpoint_layers(case, list(dict.fromkeys(workload.layers(module))))
@@ -119,6 +130,16 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
     if uncounted.names:
         raise _UncountedError(sorted(uncounted.names))
     return round(counter.get_total_flops() / _ROWS)
+
+
+def _rows(case: Case, workload: Workload) -> dict[str, np.ndarray]:
+    """Arrays of the first samples of *case*, in the length that *workload* has."""
+    source: DataSource = registry.create_plugin("data", case.data)
+    rows = source.open(workload_of(case).shape, case.seed, _ROWS)(0, range(_ROWS))
+    if source.length_multiple is None:
+        return rows
+    shape = (_ROWS, workload.shape.sample_length)
+    return {name: np.empty(shape, array.dtype) for name, array in rows.items()}
 
 
 @contextmanager

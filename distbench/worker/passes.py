@@ -89,7 +89,7 @@ class PassRunner:
                 clock.mark()
         session.step_times = clock.seconds()
         session.data_waits = self._reader.waits[-steps:] if steps else []
-        session.counted_labels = self._reader.counted_labels[-steps:] if steps else []
+        session.token_counts = self._reader.token_counts[-steps:] if steps else []
         if name == "time":
             self.result.window = (began, now())
         self._spans.target = nullcontext

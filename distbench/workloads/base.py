@@ -91,6 +91,17 @@ class Workload(ABC):
         """
         return iter(())
 
+    def with_length(self, length: int) -> Workload | None:
+        """The workload for samples of *length* tokens; None: it is unknown how it depends on that."""
+        return None
+
+    def layout_problem(self) -> str | None:
+        """Reason why its loss depends on how tokens are laid out in rows; None if it does not.
+
+        Then rows can neither be filled up to the longest of a micro-batch nor packed.
+        """
+        return None
+
     def flops_per_sample(self) -> int | None:
         """Model FLOPs of forward and backward for one sample, or None if there is no formula.
 

@@ -114,6 +114,13 @@ class HuggingFace(PlannedWorkload):
             return str(error)
         return "; ".join([*self._type_problems(given), *self._option_problems()]) or None
 
+    def with_length(self, length: int) -> HuggingFace:
+        return replace(self, seq_len=length)
+
+    def layout_problem(self) -> str | None:
+        is_balanced = self.problem() is None and self._resolved()._keys.get("output_router_logits")
+        return "output_router_logits: the balancing loss is one of whole rows" if is_balanced else None
+
     def device_problem(self, device: str) -> str | None:
         return device_problem(self.batch_norm, device)
 

@@ -96,6 +96,15 @@ class Transformer(Workload):
             or None
         )
 
+    def with_length(self, length: int) -> Transformer:
+        return replace(self, seq_len=length)
+
+    def layout_problem(self) -> str | None:
+        factor = self._dimensions.capacity_factor
+        return (
+            None if factor is None else f"capacity_factor = {factor}: experts have room for a share of a row"
+        )
+
     def parameters(self) -> int:
         return self._dimensions.parameters()
 

@@ -132,6 +132,9 @@ class UserModel(PlannedWorkload):
             problems.append("length is not used with kind: images; remove it, or set image_size")
         return "; ".join(problems) or None
 
+    def with_length(self, length: int) -> UserModel:
+        return replace(self, length=length)
+
     def device_problem(self, device: str) -> str | None:
         return device_problem(self.batch_norm, device)
 

@@ -81,6 +81,30 @@ def test_each_cause_in_a_strategy_has_its_diagnosis(tmp_path):
     assert words(run_in(tmp_path, SUITE + HINDERED.replace("SHARE", "0.9"))) == CAUSES
 
 
+def of_lengths(dataset: str, strategies: str) -> str:
+    """A suite whose model takes its time for tokens, with rows of unequal length."""
+    options = "shift_labels: true, padding: longest, shuffle: false"
+    data = f"{{user: {{dataset: 'datasets_of_users:{dataset}', {options}}}}}"
+    sizes = DECODER.replace("data: synthetic", f"data: {data}").replace("seq_len: 128", "seq_len: 256")
+    return sizes.replace("measure: {", "limits: {step: 60}\nmeasure: {") + strategies
+
+
+def test_an_imbalance_by_the_lengths_of_rows_is_named_so(tmp_path):
+    (found,) = diagnoses(run_in(tmp_path, of_lengths("longer_halves", "strategies: [ddp]\n"))).values()
+    assert isinstance(found, StepLimit)
+    assert found.word == "imbalance between ranks (lengths of rows)"
+    assert "group_by_length: true" in found.advice
+    # one rank has rows of 240 tokens, and the other of 60
+    assert "the rank with most tokens in a step has 1.60x the mean" in found.sentence
+
+
+def test_an_imbalance_by_a_slow_rank_is_not_taken_for_one_of_lengths(tmp_path):
+    slow = HINDERED.replace("[rank, optimizer, host, communication]", "rank").replace("SHARE", "0.8")
+    assert words(run_in(tmp_path, of_lengths("many_tokens", slow))) == {
+        "hindered-rank": "imbalance between ranks"
+    }
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("share", ["0.25", "0.4"])
 def test_a_cause_that_costs_a_quarter_of_the_step_has_its_diagnosis(share, tmp_path):

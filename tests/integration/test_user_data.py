@@ -1,6 +1,7 @@
 """The user's own dataset and its loader, on real ranks: the same training, and the price of waiting."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,62 @@ def test_labels_of_unequal_rows_are_weighed_over_the_global_batch(run_suite):
     assert len(shares) == 18
     # 8 to 31 of 32 tokens have a label, and a step of a rank has four of the 64 rows
     assert 8 / 32 < min(shares) < max(shares) < 31 / 32
+
+
+TOKENS = 'data: {user: {dataset: "datasets_of_users:Tokens", shift_labels: true, LAYOUT}}\n'
+
+
+def counted_tokens(record: dict[str, Any]) -> tuple[float, float]:
+    """Tokens of all timed steps, and those that have a label."""
+    tokens, shares = (record["samples"][name] for name in ("computed_tokens", "counted_token_share"))
+    each = [(n, share) for ranks in zip(tokens, shares, strict=True) for n, share in zip(*ranks, strict=True)]
+    return sum(n for n, _ in each), sum(n * share for n, share in each)
+
+
+def test_rows_filled_up_to_the_longest_train_alike_and_count_what_was_computed(run_suite):
+    suite = SUITE.replace("world_sizes: [2]", "world_sizes: [1, 2]").replace("profile]", "utilisation]")
+    suite += CHECK + "strategies: [single, ddp, {zero: {stage: 2}}]\n"
+    suite += "axes: {data.user.padding: [longest, max_length]}\n"
+    done = run_suite(suite + TOKENS.replace("LAYOUT", "padding: longest"))
+    assert done.code == 0, done.errors
+    assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
+    found: dict[str, set[tuple[float, int, float]]] = {}
+    for file in done.folder.glob("trials/*/0/record.json"):
+        record = done.read(file)
+        padding, values = record["case"]["data"]["options"]["padding"], record["values"]
+        tokens, labels = counted_tokens(record)
+        found.setdefault(padding, set()).add((tokens, round(labels), values["flops_per_sample"]))
+        # 9 steps of 8 rows
+        assert values["tokens_per_s"] == pytest.approx(values["samples_per_s"] * tokens / 72)
+        assert values["counted_tokens_per_s"] == pytest.approx(values["samples_per_s"] * labels / 72)
+    ((most, labels, most_flops),) = found["max_length"]
+    ((least, same_labels, least_flops),) = found["longest"]
+    assert len(done.cases) == 10
+    assert (most, labels) == (72 * 32, same_labels)
+    assert labels < least < 0.8 * most
+    # all products of the model are of one token
+    assert least_flops == pytest.approx(most_flops * least / most, abs=1)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("layout", ["padding: longest", "padding: longest, group_by_length: true"])
+def test_rows_of_unequal_length_train_alike_in_each_engine_and_from_workers(run_suite, layout):
+    more = (
+        "{strategy: ddp, loader.workers: 1}, {strategy: ddp, engine: trainer}, "
+        "{strategy: ddp, engine: fabric}, {strategy: {zero: {stage: 3}}, engine: accelerate}"
+    )
+    done = run_suite(
+        SUITE
+        + CHECK
+        + TOKENS.replace("LAYOUT", layout)
+        + "strategies: [ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: 3}}]\n"
+        f"include: [{more}]\n"
+    )
+    assert done.code == 0, done.errors
+    ran = {name: each for name, each in done.cases.items() if each["status"] == "measured"}
+    assert len(ran) == 8
+    assert {done.cases[name]["equivalence"]["verdict"] for name in ran} <= {EQUIVALENT, ROUNDING}
+    assert {each["verdicts"]["losses"]["word"] for each in ran.values()} == {SAME_LOSSES}
 
 
 @pytest.mark.deep

@@ -194,6 +194,34 @@ class Tokens(Rows):
         return {"input_ids": ids, "attention_mask": np.ones(len(ids), int)}
 
 
+class WithEmpty(Tokens):
+    """Row 3 has no tokens."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, :0]} if index == 3 else super().__getitem__(index)
+
+
+class Unnamed(Rows):
+    """As for a loss function of one's own."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"ids": TOKENS[index, : 8 + index % 24]}
+
+
+class WithColumn(Tokens):
+    """As a dataset of Hugging Face with a column of lengths."""
+
+    column_names = ("input_ids", "length")
+
+    def __getitem__(self, index: Any) -> Any:
+        return [8 + row % 24 for row in range(self.size)] if index == "length" else super().__getitem__(index)
+
+
+class ManyTokens(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": np.random.default_rng(index).integers(0, 256, 8 + index * 7 % 24)}
+
+
 class Short(Rows):
     def __getitem__(self, index: int) -> Any:
         return {"input_ids": TOKENS[index, :16], "labels": TOKENS[index, 1:17]}
@@ -275,6 +303,27 @@ def few() -> Rows:
 
 def odd() -> Rows:
     return Rows(61)
+
+
+def many_tokens() -> Rows:
+    """500 rows of 8 to 31 tokens."""
+    return ManyTokens(500)
+
+
+class LongerHalves(Rows):
+    """Of each 8 rows in a row, the last 4 or the first 4 are four times as long."""
+
+    def __getitem__(self, index: int) -> Any:
+        is_long = index // 4 % 2 == (index // 8) % 2
+        return {"input_ids": np.random.default_rng(index).integers(0, 256, 240 if is_long else 60)}
+
+
+def longer_halves() -> Rows:
+    return LongerHalves()
+
+
+def with_column() -> Rows:
+    return WithColumn()
 
 
 def once() -> Iterator[Any]:

@@ -18,12 +18,13 @@ from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volu
 from distbench.analysis.gradient_range import gradient_range_sentences
 from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.job_results import INCONCLUSIVE, Verdict
+from distbench.analysis.length_imbalance import length_imbalance
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN, NOT_COMPARABLE
 from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries
 from distbench.analysis.script_findings import script_findings
-from distbench.analysis.step_limits import StepLimit
+from distbench.analysis.step_limits import LENGTH_ADVICE, StepLimit
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.analysis.wording.conditions import condition_sentences
 from distbench.core.grouping import group_by
@@ -310,6 +311,12 @@ def _imbalance(row: CaseSummary, name: str) -> str:
     imbalance = row.values.get("imbalance")
     if imbalance is None or imbalance.value < STRAGGLER_RATIO:
         return ""
+    if by_length := length_imbalance(row.representative_trial):
+        return (
+            f"{name}: ranks are uneven because their rows differ in length: the slowest rank works "
+            f"{imbalance.value:.2f}x as long as the median rank, and the tokens of ranks explain "
+            f"{by_length.explained:.0%} of the variance of their work; {LENGTH_ADVICE}."
+        )
     return (
         f"{name}: ranks are uneven: the slowest rank works {imbalance.value:.2f}x as long as the "
         "median rank; no rank is slowest significantly more often than the others, or there are "

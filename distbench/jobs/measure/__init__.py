@@ -13,7 +13,7 @@ from distbench.core.columns import Column
 from distbench.core.job import JobKind, PlannedTrial
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import Problem
-from distbench.metrics.base import Pass
+from distbench.metrics.base import COMPUTED_TOKENS, Pass
 from distbench.metrics.profile import WARM_STEPS
 from distbench.strategies.base import Strategy
 
@@ -35,6 +35,15 @@ class MeasureJob(JobKind):
             "mean",
             "Training loss of a step before its update, the mean over the global batch, in nats; ranks hold "
             "equal shares, so the mean over ranks is the mean over the batch.",
+            per_step=True,
+        ),
+        Column(
+            COMPUTED_TOKENS,
+            "tokens",
+            None,
+            "mean",
+            "Tokens that a rank computes in a timed step, padding included. Only where rows have different "
+            "numbers of labels.",
             per_step=True,
         ),
         Column(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from distbench.core.gradient_overflow import overflow_remedy, overflow_text
 from distbench.engines.base import engine_of
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, PhaseTimer, TrialInstructions
 from distbench.jobs.measure import communication_cycle, profile_steps
-from distbench.metrics.base import Metric, Pass, PassContext
+from distbench.metrics.base import COMPUTED_TOKENS, Metric, Pass, PassContext, TokenCount
 from distbench.metrics.profile import AttentionKernels
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.description import GLOBAL_COUNT_TEXT
@@ -55,7 +55,11 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
     drawn = _random_state(context.device)
     delivery.warmup_losses = run_pass("warmup", measure.warmup).losses
     # nothing but steps in between: a strategy can't detect where the timed window begins
-    timed = run_pass("time", measure.steps).losses
+    window = run_pass("time", measure.steps)
+    timed, tokens = window.losses, window.token_counts
+    if tokens:
+        delivery.samples[COMPUTED_TOKENS] = [count.computed for count in tokens]
+        delivery.passes[COMPUTED_TOKENS] = "time"
     # with any metrics: each trial is judged by its losses
     delivery.samples["loss"], delivery.passes["loss"] = [*timed], "time"
     delivery.facts[LOSS_DTYPE_KEY] = loop.loss_dtype
@@ -90,13 +94,13 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> I
     run_pass("unsynced", measure.unsynced_steps)
     yield _partial_result(loop)
     with phases.phase("flops"):
-        _add_flops(context, delivery)
+        _add_flops(context, delivery, tokens)
     yield _partial_result(loop)
 
 
-def _add_flops(context: RankContext, delivery: RankResult) -> None:
-    """Add the FLOPs of a sample to *delivery*. A collective call."""
-    flops = flops_of(context)
+def _add_flops(context: RankContext, delivery: RankResult, tokens: Sequence[TokenCount]) -> None:
+    """Add the FLOPs of a sample to *delivery*, the mean over those of the timed steps. A collective call."""
+    flops = flops_of(context, tokens)
     named = {"flops_per_sample": flops.model, "recomputed_flops_per_sample": flops.again}
     for name, number in named.items():
         if number is None:

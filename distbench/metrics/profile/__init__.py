@@ -9,6 +9,7 @@ from typing import Any
 
 from distbench.core.columns import TableColumn, TableSpec, columns_of
 from distbench.metrics.base import (
+    PROFILE_TOKENS,
     Metric,
     NotAvailable,
     PassContext,
@@ -135,6 +136,12 @@ class Profile(Metric):
         *columns_of("s", "lower", "max", per_step=True)(
             work_s="Step under the profiler less the exposed waiting for other ranks: a rank's own work.",
         ),
+        *columns_of("tokens", None, "mean", per_step=True)(
+            **{
+                PROFILE_TOKENS: "Tokens that a rank computes in a profiled step, padding included. Only "
+                "where rows have different numbers of labels."
+            },
+        ),
         *columns_of("", "lower", "first")(
             imbalance="work_s of the slowest rank over that of the median rank, mean over the profiled "
             "steps; 1: perfectly balanced.",
@@ -150,7 +157,8 @@ class Profile(Metric):
     def start(self, context: PassContext) -> Any:
         # compiled code has no modules, and replicas on several devices run in threads
         has_layers = self.marks_layers and context.case.compile == "none" and context.devices_per_rank == 1
-        if context.pass_name == "count" and has_layers:
+        # the FLOPs of a step are those of another one only if its samples are as long
+        if context.pass_name == "count" and has_layers and not context.lengths_differ:
             from distbench.metrics.profile.layers import LayerCosts
 
             return _State(costs=LayerCosts())
@@ -233,11 +241,12 @@ class Profile(Metric):
             context.tables["pipeline"] = profiled.pipeline_rows
         if profiled.unavailable_reason:
             return {name: NotAvailable(profiled.unavailable_reason) for name in self._trace_columns()}
-        return profiled.values
+        return {**profiled.values, **_profiled_tokens(context)}
 
     def _trace_columns(self) -> list[str]:
         """Columns that come from a trace."""
-        of_steps = [each.name for each in self.columns if each.per_step and each.name != "unsynced_step_s"]
+        others = ("unsynced_step_s", PROFILE_TOKENS)
+        of_steps = [each.name for each in self.columns if each.per_step and each.name not in others]
         return [*of_steps, "bubble_theory"]
 
     def summary(self, trial: TrialData) -> dict[str, float | NotAvailable]:
@@ -246,6 +255,12 @@ class Profile(Metric):
             "imbalance": value_or_reason(lambda: _imbalance(trial)),
             "comm_exposed_by_difference_s": value_or_reason(lambda: _difference(trial)),
         }
+
+
+def _profiled_tokens(context: PassContext) -> Values:
+    """Tokens of the steps that are profiled; none if all samples have the same number of labels."""
+    counts = context.token_counts[WARM_STEPS.get(context.device.type, 0) :]
+    return {PROFILE_TOKENS: [float(count.computed) for count in counts]} if counts else {}
 
 
 def _mark_layer(index: int) -> AbstractContextManager[Any]:

@@ -40,6 +40,8 @@ class DescribedTraining:
     activation_checkpointing: str = "none"
     compile: bool = False
     loader: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    """Options of a dataset of the user's own."""
     world_size: int | None = None
     """None: the file does not decide it."""
     engine: str = NATIVE_ENGINE.name

@@ -64,6 +64,7 @@ def read_trainer(
     if is_tf32:
         found.precision["matmul"] = "high"
     found.loader = _loader(settings)
+    found.data = _data(settings)
     settings.leave_rest()
     return found
 
@@ -85,6 +86,17 @@ def _loader(settings: Settings) -> dict[str, Any]:
     if (ahead := settings.take_whole("dataloader_prefetch_factor")) and loader:
         loader["prefetch_factor"] = ahead
     return loader
+
+
+def _data(settings: Settings) -> dict[str, Any]:
+    """Options of a dataset that the arguments decide, in transformers 4 and 5."""
+    kind = str(settings.take("train_sampling_strategy", "random"))
+    if settings.take("group_by_length", False) or kind == "group_by_length":
+        # the default collator fills rows up to the longest of a micro-batch
+        return {"padding": "longest", "group_by_length": True}
+    if kind not in ("random", "sequential"):
+        settings.leave("train_sampling_strategy", f"{kind}: the suite draws rows at random", "training")
+    return {"shuffle": False} if kind == "sequential" else {}
 
 
 _MEANINGFUL = ("dataloader_pin_memory", "max_grad_norm", "ddp_find_unused_parameters", "weight_decay")

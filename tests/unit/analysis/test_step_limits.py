@@ -9,7 +9,7 @@ import pytest
 
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.step_limits import LOSSES, StepLimit, StepTimes, limit_of, step_limit
-from distbench.analysis.wording.findings import key_findings
+from distbench.analysis.wording.findings import all_findings, key_findings
 from distbench.core.case import PluginChoice
 from distbench.record import Record
 from distbench.views.diagnosis import DiagnosisView
@@ -68,6 +68,47 @@ def test_exposed_communication_is_transfer_waiting_or_a_bubble(exposed, work, va
     found = step_limit(row)
     assert isinstance(found, StepLimit)
     assert (found.word, found.share) == (word, pytest.approx(share))
+
+
+def with_tokens(work: list[list[float]], tokens: list[list[float]]) -> Record:
+    """Return a record of two ranks that work for so many seconds on so many tokens, by step."""
+    samples = {"work_s": work, "profile_tokens": tokens, "profile_step_s": [[1.0] * len(work[0])] * 2}
+    record = profiled(DDP, 0.3, [1.0, 1.0], imbalance=1.4)
+    return replace(record, samples={**record.samples, **samples})
+
+
+@pytest.mark.parametrize(
+    ("work", "tokens", "is_by_length"),
+    [
+        ([[0.6, 1.0], [1.0, 0.5]], [[60, 100], [100, 50]], True),
+        # a fixed part of a step, and attention, whose time grows faster
+        ([[0.7, 1.0], [1.0, 0.65]], [[60, 100], [100, 50]], True),
+        ([[0.4, 1.0], [1.0, 0.3]], [[60, 100], [100, 50]], True),
+        # a slow rank whose rows are as long, a little longer, or at random so
+        ([[0.6, 0.6], [1.0, 1.0]], [[80, 80], [80, 80]], False),
+        ([[0.6, 0.6], [1.0, 1.0]], [[79, 80], [81, 84]], False),
+        ([[0.6, 0.6], [1.0, 1.0]], [[90, 70], [75, 85]], False),
+        # the one with more tokens is the faster one
+        ([[0.6, 1.0], [1.0, 0.6]], [[100, 60], [60, 100]], False),
+        # lengths differ far more than the work
+        ([[0.97, 1.0], [0.7, 0.8]], [[100, 20], [20, 100]], False),
+        # one step may be chance
+        ([[0.6], [1.0]], [[60], [100]], False),
+    ],
+)
+def test_an_imbalance_is_one_of_lengths_only_if_tokens_explain_the_work(work, tokens, is_by_length):
+    record = with_tokens(work, tokens)
+    run = RunAnalysis(info(DDP), [record])
+    found = step_limit(run.cases[0])
+    assert isinstance(found, StepLimit)
+    said = " ".join([*key_findings(run), *all_findings(run)])
+    assert (found.word == "imbalance between ranks (lengths of rows)") == is_by_length
+    assert ("because their rows differ in length" in said) == is_by_length
+    assert ("group_by_length: true" in found.advice) == is_by_length
+    if is_by_length:
+        assert "the rank with most tokens in a step has 1.29x the mean" in found.sentence
+    else:
+        assert found.word == "imbalance between ranks"
 
 
 @pytest.mark.parametrize(

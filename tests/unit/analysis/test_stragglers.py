@@ -60,6 +60,18 @@ def test_three_trials_are_too_few_to_tell_two_ranks_apart():
     assert any("ranks are uneven" in each for each in all_findings(RunAnalysis(info(two), records)))
 
 
+def test_a_rank_whose_rows_are_the_longest_in_each_trial_is_no_straggler():
+    tokens = [[120.0 if rank == 5 else 100.0] * 2 for rank in range(8)]
+    work = [[1.2 if rank == 5 else 1.0] * 2 for rank in range(8)]
+    slow = [trial(slow_rank_trials(5), i) for i in range(10)]
+    alike = [replace(each, samples={"work_s": work}) for each in slow]
+    assert [each.name for each in stragglers(alike)] == ["rank 5 on node-02 (GPU 1)"]
+    assert (
+        stragglers([replace(each, samples={"work_s": work, "profile_tokens": tokens}) for each in alike])
+        == []
+    )
+
+
 def test_noisy_trials_do_not_count():
     assert stragglers([trial(slow_rank_trials(5), i, degraded="a busy neighbour") for i in range(10)]) == []
 

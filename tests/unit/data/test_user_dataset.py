@@ -184,16 +184,141 @@ def test_rows_of_unequal_length_are_filled_with_what_has_no_label():
         assert np.array_equal(labels, [*EACH[index, 1:length], *[-100] * (33 - length)])
 
 
-def test_a_row_longer_than_the_workload_is_refused():
+@pytest.mark.parametrize(
+    ("multiple", "rows", "length"),
+    [(None, range(8), 23), (None, range(3), 18), (8, range(8), 24), (8, range(1), 16), (20, range(8), 32)],
+)
+def test_rows_are_filled_up_to_the_longest_of_those_that_are_read(multiple, rows, length):
+    from datasets_of_users import TOKENS as EACH
+
+    options = {"pad_token_id": 9, "shift_labels": True, "shuffle": False, "pad_to_multiple_of": multiple}
+    one = source("Tokens", padding="longest", **options)
+    assert (one.weighs_labels, one.length_multiple) == (True, multiple or 1)
+    # rows 8 to 15 have 16 to 23 tokens, and the workload takes 32
+    found = one.open(TOKENS, SEED, GLOBAL_BATCH)(1, rows)
+    assert found["input_ids"].shape == found["labels"].shape == (len(rows), length)
+    filled = source("Tokens", padding="max_length", pad_token_id=9, shift_labels=True, shuffle=False)
+    whole = filled.open(TOKENS, SEED, GLOBAL_BATCH)(1, rows)
+    for name, array in found.items():
+        assert np.array_equal(array, whole[name][:, :length])
+    assert [int((row != -100).sum()) for row in found["labels"]] == [15 + i for i in rows]
+    assert np.array_equal(found["input_ids"][0, :16], EACH[8, :16])
+
+
+@pytest.mark.parametrize("padding", ["max_length", "longest"])
+def test_a_row_that_is_longer_than_the_workload_or_empty_is_refused(padding):
     shorter = DataShape("tokens", 16, 256)
     with pytest.raises(ValueError, match="but the workload takes 16; set its length"):
-        opened("Tokens", shorter, padding="max_length", shift_labels=True)(1, range(8))
+        opened("Tokens", shorter, padding=padding, shift_labels=True)(1, range(8))
+    with pytest.raises(ValueError, match="a row has no tokens; leave such rows out"):
+        opened("WithEmpty", padding=padding, shift_labels=True, shuffle=False)(0, range(8))
+
+
+def lengths_of(batches: BatchFunction, step: int) -> list[int]:
+    return [int((row != -100).sum()) + 1 for row in batches(step, range(8))["labels"]]
+
+
+@pytest.mark.parametrize("last_batch", ["drop", "pad"])
+def test_batches_have_rows_of_like_length_and_each_row_once_an_epoch(last_batch):
+    options = {"padding": "longest", "shift_labels": True, "last_batch": last_batch}
+    plain = opened("many_tokens", **options)
+    grouped = opened("many_tokens", group_by_length=True, **options)
+    steps = source("many_tokens", **options).steps_per_epoch(GLOBAL_BATCH) or 0
+    assert steps == (62 if last_batch == "drop" else 63)
+    spread = {}
+    for name, batches in {"plain": plain, "grouped": grouped}.items():
+        lengths = [lengths_of(batches, step) for step in range(steps)]
+        spread[name] = np.mean([max(each) - min(each) for each in lengths])
+        assert np.std([np.mean(each) for each in lengths[: steps // 2]]) > 0, "batches in no order of length"
+    assert spread["grouped"] < spread["plain"] / 4
+    for epoch in (0, 1):
+        whole = range(epoch * steps, (epoch + 1) * steps)
+        of_epoch = [sorted(each for step in whole for each in rows_of(one, step)) for one in (plain, grouped)]
+        assert of_epoch[0] == of_epoch[1], "the rows of DistributedSampler, in another order"
+    assert rows_of(grouped, 0) != rows_of(grouped, steps), "each epoch is grouped anew"
+
+
+def rows_of(batches: BatchFunction, step: int) -> list[tuple[int, ...]]:
+    """Rows of a step without what fills them."""
+    return [
+        tuple(row[: length - 1])
+        for row, length in zip(
+            batches(step, range(8))["input_ids"].tolist(), lengths_of(batches, step), strict=True
+        )
+    ]
+
+
+def test_no_rank_has_the_longest_rows_of_grouped_batches():
+    batches = opened("many_tokens", padding="longest", shift_labels=True, group_by_length=True)
+    halves = [lengths_of(batches, step) for step in range(62)]
+    longer = [sum(each[:4]) - sum(each[4:]) for each in halves]
+    assert min(longer) < 0 < max(longer)
+
+
+def test_the_order_of_lengths_is_that_of_no_epoch():
+    batches = opened("many_tokens", padding="longest", shift_labels=True, group_by_length=True)
+    means = [np.mean(lengths_of(batches, step)) for step in range(62)]
+    assert abs(np.corrcoef(means, range(62))[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize("name", ["many_tokens", "with_column", "AtOnce", "AsTuples", "AsLists", "Augmented"])
+def test_grouped_rows_are_the_same_for_each_division_and_whatever_was_drawn(name):
+    import torch
+
+    from distbench.data._dataset import row_lengths
+
+    options = {"padding": "longest", "group_by_length": True, "weigh_labels": True}
+    options |= {"shift_labels": True} if "Tokens" in name or name in ("many_tokens", "with_column") else {}
+    whole = opened(name, **options)(3, range(8))["labels"]
+    torch.manual_seed(7)
+    row_lengths.cache_clear()
+    before = torch.get_rng_state()
+    batches = opened(name, **options)
+    assert torch.equal(before, torch.get_rng_state())
+    for rows in (range(4, 8), range(4)):
+        part = batches(3, rows)["labels"]
+        assert np.array_equal(part, whole[rows.start : rows.stop, : part.shape[1]])
+
+
+def test_lengths_are_those_of_the_column_of_that_name():
+    from distbench.data._dataset import row_lengths
+
+    assert [*row_lengths("datasets_of_users:with_column")[:4]] == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("Tokens", {"shuffle": False, "padding": "longest"}, "group_by_length orders rows by length"),
+        ("Tokens", {}, "group_by_length is for rows of unequal length; set padding: longest"),
+    ],
+)
+def test_options_that_contradict_grouping_are_refused(name, options, problem):
+    assert problem in (source(name, group_by_length=True, **options).problem(TOKENS) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Stream", "is iterable, but group_by_length needs the length of each row in advance"),
+        ("Unnamed", "row 0 has no input_ids, so its length is unknown"),
+    ],
+)
+def test_datasets_whose_lengths_are_unknown_can_t_be_grouped(name, problem):
+    with pytest.raises(ValueError, match=problem):
+        opened(name, group_by_length=True, padding="longest")
 
 
 def test_padding_is_for_tokens_and_instead_of_collate():
     one = source("Tokens", padding="max_length", collate="datasets_of_users:halves")
     assert "padding and collate both" in (one.problem(TOKENS) or "")
     assert "padding is for workloads of tokens" in (one.problem(DataShape("features", 8, 10)) or "")
+
+
+@pytest.mark.parametrize("padding", ["none", "max_length"])
+def test_a_multiple_is_for_the_longest_row(padding):
+    said = source("Tokens", padding=padding, pad_to_multiple_of=8).problem(TOKENS) or ""
+    assert f"pad_to_multiple_of = 8 is only used with padding: longest, but padding = {padding}" in said
 
 
 @pytest.mark.parametrize(
@@ -231,7 +356,7 @@ MISTAKES = {
     "nothing": "has no nothing",
     "Empty": "gives no rows",
     "Unrepeatable": "another one whenever it is read",
-    "Ragged": "input_ids differs in shape from row to row; set padding: max_length",
+    "Ragged": "input_ids differs in shape from row to row; set padding: longest, or max_length",
     "Short": "input_ids of a row has the shape (16,), but the workload takes (32,)",
     "LargeIds": "but the workload takes 0 to 255",
     "WithText": "text is no array of numbers (str)",

@@ -531,6 +531,35 @@ def test_arguments_of_the_trainer_are_carried_over_with_its_defaults(tmp_path):
     assert "clip_grad_norm" not in recomputed.optimizer
 
 
+GROUPED = {"padding": "longest", "group_by_length": True}
+
+
+@pytest.mark.parametrize(
+    ("settings", "data"),
+    [
+        ({"group_by_length": True}, GROUPED),
+        ({"train_sampling_strategy": "group_by_length", "length_column_name": "length"}, GROUPED),
+        ({"train_sampling_strategy": "sequential"}, {"shuffle": False}),
+        ({"train_sampling_strategy": "random", "group_by_length": False}, {}),
+        ({}, {}),
+    ],
+)
+def test_the_order_of_rows_of_the_trainer_is_that_of_a_dataset(command, tmp_path, settings, data):
+    found = read(tmp_path, {**TRAINER, **settings})
+    assert (found.data, left(found)) == (data, {})
+    draft = draft_from_file(tmp_path / "ds.json", "tiny", has_data=True)
+    assert (draft.data_options, draft.left_out) == (data, ())
+    # rows of the default data are equally long
+    without = draft_from_file(tmp_path / "ds.json", "tiny")
+    said = [f"{', '.join(data)}, which are for a dataset: add --data package.module:callable"] if data else []
+    assert [*without.left_out] == said
+
+
+def test_a_way_to_draw_rows_that_no_suite_has_is_left_out(tmp_path):
+    found = read(tmp_path, {**TRAINER, "train_sampling_strategy": "by_topic"})
+    assert (found.data, left(found)) == ({}, {"train_sampling_strategy": "training"})
+
+
 def test_the_trainer_shards_by_fsdp(tmp_path):
     settings = {
         "fsdp": "shard_grad_op auto_wrap offload",

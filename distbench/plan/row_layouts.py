@@ -1,0 +1,41 @@
+"""Check that a case can train on rows that differ in length."""
+
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.units import join_words
+from distbench.data.base import DataSource
+from distbench.strategies.base import Strategy
+from distbench.workloads.base import Workload
+
+_DIVIDED = {"pp": "stages", "cp": "parts of rows", "tp": "parts of layers", "ep": "experts"}
+"""Dimension of a mesh whose ranks exchange activations -> what each has."""
+
+
+def layout_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
+    """Reason why *case* can't train on rows as its data lays them out; None if it can."""
+    source: DataSource = registry.create_plugin("data", case.data)
+    if source.length_multiple is None:
+        return None
+    return _length_problem(case, strategy, workload)
+
+
+def _length_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
+    """Reason why micro-batches of *case* can't differ in length; None if they can."""
+    sizes, instead = strategy.mesh_sizes(case.world_size), "use padding: max_length"
+    # the engines of such a strategy expect that size on one rank, too
+    divided = [
+        what for name, what in _DIVIDED.items() if sizes.get(name, 1) > 1 or case.strategy.name == name
+    ]
+    if divided:
+        return (
+            "padding: longest makes micro-batches of different lengths, and ranks that have "
+            f"{join_words(divided)} exchange activations of one size; {instead}"
+        )
+    if case.compile != "none":
+        return (
+            "padding: longest makes micro-batches of different lengths, for which torch.compile would "
+            f"compile again in timed steps; {instead}, or compile: false"
+        )
+    if problem := workload.layout_problem():
+        return f"padding: longest would change the training ({problem}); {instead}"
+    return None

@@ -1,0 +1,66 @@
+"""Which cases can train on micro-batches of different lengths, and why others can't."""
+
+from typing import Any
+
+import pytest
+
+from distbench.core import registry
+from distbench.core.case import PluginChoice
+from distbench.plan.row_layouts import layout_problem
+from distbench.strategies.base import Strategy
+from support.records import case
+
+LONGEST = PluginChoice("user", {"dataset": "datasets_of_users:Tokens", "padding": "longest"})
+TINY = PluginChoice("transformer", {"preset": "tiny"})
+
+
+def problem(
+    strategy: PluginChoice, workload: PluginChoice = TINY, data: PluginChoice = LONGEST, **changes: Any
+) -> str | None:
+    made: Strategy = registry.create_plugin("strategies", strategy)
+    one = case(strategy=strategy, workload=workload, data=data, **{"world_size": 2, **changes})
+    return layout_problem(one, made, registry.create_plugin("workloads", workload))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("single", {}), ("dp", {}), ("ddp", {}), ("fsdp", {}), ("zero", {"stage": 3}), ("fsdp", {"version": 1})],
+)
+def test_strategies_that_move_no_activations_take_any_length(name, options):
+    assert problem(PluginChoice(name, options)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("pp", {}, "stages"),
+        ("cp", {}, "parts of rows"),
+        ("tp", {}, "parts of layers"),
+        ("ep", {}, "experts"),
+        ("zero", {"stage": 1, "mesh": {"tp": 2}}, "parts of layers"),
+        ("zero", {"stage": 1, "mesh": {"pp": 2}}, "stages"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_strategies_that_exchange_activations_are_refused(name, options, what, ranks):
+    if ranks == 1 and "mesh" in options:
+        return
+    said = problem(PluginChoice(name, options), world_size=ranks) or ""
+    assert f"ranks that have {what} exchange activations of one size; use padding: max_length" in said
+
+
+def test_compilation_and_losses_of_whole_rows_are_refused():
+    assert "would compile again in timed steps" in (problem(PluginChoice("ddp"), compile="default") or "")
+    experts = PluginChoice("transformer", {"preset": "moe-tiny", "capacity_factor": 1.5})
+    said = problem(PluginChoice("ddp"), experts) or ""
+    assert "would change the training (capacity_factor = 1.5: experts have room for a share" in said
+    balanced = PluginChoice(
+        "huggingface", {"model_type": "mixtral", "config": {"output_router_logits": True}}
+    )
+    assert "output_router_logits: the balancing loss" in (problem(PluginChoice("ddp"), balanced) or "")
+
+
+def test_rows_of_one_length_are_for_all_of_them():
+    filled = PluginChoice("user", {**LONGEST.options, "padding": "max_length"})
+    for data in (filled, PluginChoice("text")):
+        assert problem(PluginChoice("cp"), data=data, compile="default") is None
