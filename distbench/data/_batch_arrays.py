@@ -12,7 +12,7 @@ import torch
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
 from distbench.data._dataset import OPTION, DatasetError, GeneratorStates
-from distbench.data.base import IGNORE_INDEX, DataShape
+from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
 
 Arrays = dict[str, np.ndarray]
 _MIN_LABELS = 8
@@ -32,6 +32,8 @@ class BatchArrays:
     """Token that fills rows; None: they are equally long."""
     length_multiple: int | None = None
     """Rows are filled up to the longest of them, rounded up to a multiple; None: to that of the workload."""
+    packs_rows: bool = False
+    """Each item is a list of rows, which become one."""
     _labels_per_row: int | None = None
     """Number of labels of the first row so far."""
 
@@ -65,9 +67,12 @@ class BatchArrays:
         return arrays
 
     def _stacked(self, rows: list[Any]) -> Arrays:
-        named = [self._by_name(row) for row in rows]
-        if self.pad_token_id is not None:
-            named = self._padded(named, self.pad_token_id)
+        if self.packs_rows:
+            named = [self._packed([self._by_name(row) for row in pack]) for pack in rows]
+        else:
+            named = [self._by_name(row) for row in rows]
+            if self.pad_token_id is not None:
+                named = self._padded(named, self.pad_token_id)
         if others := next((row.keys() for row in named if row.keys() != named[0].keys()), None):
             raise self._error(
                 f"a row has {join_words(sorted(named[0]))}, and another has {join_words(sorted(others))}; "
@@ -80,6 +85,35 @@ class BatchArrays:
                 "of a causal model, or name a function in collate that makes a batch of rows"
             )
         return {name: np.stack([row[name] for row in named]) for name in shapes}
+
+    def _packed(self, rows: list[Arrays]) -> Arrays:
+        """One row of *rows* after one another, whose labels are those of their own tokens alone."""
+        rows = [self._without_masks(row) for row in rows]
+        for row in rows:
+            if missing := [name for name in ("input_ids", "labels") if name not in row]:
+                shift = "; shift_labels: true makes them of input_ids" if missing == ["labels"] else ""
+                raise self._error(f"a row has {join_words(sorted(row))}, but no {join_words(missing)}{shift}")
+            if extra := sorted(row.keys() - {"input_ids", "labels"}):
+                raise self._error(
+                    f"a row has {join_words(extra)}, which the workload does not take; leave it out"
+                )
+            if len({array.size for array in row.values()}) > 1:
+                sizes = join_words([f"{array.size} {name}" for name, array in sorted(row.items())])
+                raise self._error(f"a row has {sizes}; packing needs one of each for every token")
+        packed = {name: np.concatenate([row[name].ravel() for row in rows]) for name in rows[0]}
+        lengths = [row["input_ids"].size for row in rows]
+        if self.shift_labels:
+            # the last token of a row predicts none of the next
+            packed["labels"] = np.concatenate([_shifted(row["labels"].ravel()[None])[0] for row in rows])
+        # what fills the rest is a row of its own, so that no token sees nothing
+        rest = self.shape.sample_length - sum(lengths)
+        return {
+            name: np.concatenate([array, np.full(max(0, rest), fill, array.dtype)])
+            for name, array, fill in (
+                ("input_ids", packed["input_ids"], self.pad_token_id or 0),
+                ("labels", packed["labels"], IGNORE_INDEX),
+            )
+        } | {POSITION_IDS: np.concatenate([np.arange(length) for length in (*lengths, max(0, rest))])}
 
     def _padded(self, rows: list[Arrays], token: int) -> list[Arrays]:
         """*rows*, filled with *token* on the right up to one length."""
@@ -145,7 +179,7 @@ class BatchArrays:
 
     def _taken(self, arrays: Arrays) -> Arrays:
         """Those of *arrays* that the workload takes, each in the shape that it takes."""
-        wanted = (*self.shape.inputs, "labels")
+        wanted = (*self.shape.inputs, "labels", *((POSITION_IDS,) if self.packs_rows else ()))
         if self.shift_labels and "input_ids" in arrays:
             arrays = {"labels": arrays["input_ids"], **arrays}
         if missing := [name for name in wanted if name not in arrays]:
@@ -181,7 +215,7 @@ class BatchArrays:
         inputs = {name: arrays[name].astype(dtype) for name in self.shape.inputs}
         labels = arrays["labels"].astype(np.int64)
         if self.shift_labels:
-            labels = np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORE_INDEX)], axis=1)
+            labels = labels if self.packs_rows else _shifted(labels)
         elif self.shape.kind == "tokens" and _are_inputs(labels, inputs["input_ids"]):
             raise self._error(
                 "labels equal input_ids, as transformers' collators make them for models that shift them; "
@@ -192,7 +226,8 @@ class BatchArrays:
         for name, values in ids.items():
             self._check_range(name, values)
         self._check_counts(counted.reshape(len(counted), -1).sum(axis=1))
-        return {**inputs, "labels": labels}
+        positions = {POSITION_IDS: arrays[POSITION_IDS].astype(np.int64)} if self.packs_rows else {}
+        return {**inputs, "labels": labels, **positions}
 
     def _check_range(self, name: str, ids: np.ndarray) -> None:
         if ids.size and (ids.min() < 0 or ids.max() >= self.shape.classes):
@@ -218,6 +253,11 @@ class BatchArrays:
 
     def _error(self, problem: str) -> DatasetError:
         return DatasetError(f"{OPTION} = {self.dataset!r}: {problem}")
+
+
+def _shifted(labels: np.ndarray) -> np.ndarray:
+    """*labels* (rows, length), each at the place of the token before its own."""
+    return np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORE_INDEX)], axis=1)
 
 
 def _masks_nothing(name: str, array: np.ndarray) -> bool:

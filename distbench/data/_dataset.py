@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
-from distbench.data._layouts import batches_of_like_length, row_length
+from distbench.data._layouts import batches_of_like_length, best_fit_packs, row_length
 from distbench.data._rows import step_generator
 
 OPTION = "dataset"
@@ -70,11 +70,13 @@ def open_rows(
     shuffle: bool,
     drop_last: bool,
     group_by_length: bool = False,
+    capacity: int | None = None,
 ) -> RowReader:
     """Rows of the dataset that the callable *name* returns, for global batches of *batch_size*.
 
     Args:
         group_by_length: Fill global batches with rows of like length.
+        capacity: Tokens of a pack of rows, which is read in place of a row; None: rows are not packed.
 
     Raises:
         ValueError: the dataset can't be made, is too small, or can't be read twice alike.
@@ -82,11 +84,13 @@ def open_rows(
     dataset = load_dataset(name)
     if is_map_style(dataset):
         lengths = row_lengths(name) if group_by_length else None
+        dataset = dataset if capacity is None else packed_dataset(name, capacity)
         return MapRows(name, dataset, seed, batch_size, shuffle=shuffle, drop_last=drop_last, lengths=lengths)
-    if group_by_length:
+    if group_by_length or capacity is not None:
+        option = "group_by_length" if group_by_length else "packing"
         raise DatasetError(
-            f"{OPTION} = {name!r} is iterable, but group_by_length needs the length of each row in advance; "
-            "return a dataset with __len__ and __getitem__, or set group_by_length: false"
+            f"{OPTION} = {name!r} is iterable, but {option} needs the length of each row in advance; return "
+            f"a dataset with __len__ and __getitem__, or set {option}: false"
         )
     return StreamRows(name, dataset, seed, batch_size)
 
@@ -180,6 +184,35 @@ def row_lengths(name: str) -> np.ndarray:
 def _row_of(dataset: Any, index: int) -> Any:
     many = getattr(dataset, "__getitems__", None)
     return many([index])[0] if many else dataset[index]
+
+
+class PackedDataset:
+    """Packs of the rows of a map-style dataset: each item is a list of rows."""
+
+    def __init__(self, dataset: Any, packs: Sequence[Sequence[int]]) -> None:
+        self._dataset, self._packs = dataset, packs
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def __getitem__(self, index: int) -> list[Any]:
+        return [_row_of(self._dataset, row) for row in self._packs[index]]
+
+
+@functools.cache
+def packed_dataset(name: str, capacity: int) -> PackedDataset:
+    """Packs of at most *capacity* tokens of the rows of the dataset that the callable *name* returns.
+
+    Raises:
+        DatasetError: a row is empty, or too long.
+    """
+    try:
+        packs = best_fit_packs(row_lengths(name), capacity)
+    except ValueError as error:
+        raise DatasetError(
+            f"{OPTION} = {name!r}: {error}: set the length of the workload (seq_len), or shorten the row"
+        ) from error
+    return PackedDataset(load_dataset(name), packs)
 
 
 class GeneratorStates:

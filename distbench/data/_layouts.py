@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,3 +42,37 @@ def batches_of_like_length(rows: np.ndarray, lengths: np.ndarray, batch_size: in
     batches = np.sort(np.concatenate(places).reshape(steps, batch_size), axis=1)
     found: np.ndarray = rows[batches]
     return found
+
+
+def best_fit_packs(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+    """Packs of at most *capacity* tokens, each a list of indices of rows, of which *lengths* has the tokens.
+
+    Best-fit decreasing, as by TRL: the longest row comes first, each goes where least room is left.
+
+    Raises:
+        ValueError: a row has no tokens, or more than *capacity*.
+    """
+    if len(lengths) and (lengths.max() > capacity or lengths.min() < 1):
+        index = int(lengths.argmax() if lengths.max() > capacity else lengths.argmin())
+        raise ValueError(f"row {index} has {int(lengths[index]):,} tokens; it must have 1 to {capacity:,}")
+    packs: list[list[int]] = []
+    by_room: dict[int, list[int]] = {}
+    rooms: list[int] = []
+    for index in np.argsort(-lengths, kind="stable"):
+        length = int(lengths[index])
+        place = bisect.bisect_left(rooms, length)
+        if place == len(rooms):
+            pack, room = len(packs), capacity
+            packs.append([])
+        else:
+            room = rooms[place]
+            pack = by_room[room].pop()
+            if not by_room[room]:
+                del by_room[room], rooms[place]
+        packs[pack].append(int(index))
+        left = room - length
+        if left not in by_room:
+            by_room[left] = []
+            bisect.insort(rooms, left)
+        by_room[left].append(pack)
+    return packs

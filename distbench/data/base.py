@@ -19,6 +19,9 @@ DataKind = Literal["tokens", "masked_tokens", "pairs", "features", "images"]
 IGNORE_INDEX = -100
 """Label that torch's cross-entropy ignores (its default ``ignore_index``)."""
 
+POSITION_IDS = "position_ids"
+"""Array of packed rows (samples, length): place of each token in its document, from 0."""
+
 BatchFunction = Callable[[int, range], "dict[str, np.ndarray]"]
 """``batches(step, rows)`` -> arrays whose first axis is ``len(rows)``."""
 
@@ -146,8 +149,16 @@ class DataSource(ABC):
         """
         return None
 
-    def steps_per_epoch(self, batch_size: int) -> int | None:
-        """Global batches of *batch_size* in an epoch; None: the source has no epochs. Runs in the worker."""
+    @property
+    def packs_rows(self) -> bool:
+        """True if a sample consists of several documents, told by ``POSITION_IDS``, that must not mix."""
+        return False
+
+    def steps_per_epoch(self, batch_size: int, shape: DataShape) -> int | None:
+        """Global batches of *batch_size* samples of *shape* in an epoch; None: the source has no epochs.
+
+        Runs in the worker.
+        """
         return None
 
     def max_workers(self) -> int | None:

@@ -54,6 +54,11 @@ class UserDataset(DataSource):
     group_by_length: rows are drawn anew each epoch and sorted by length in groups of up to 50 global batches.
     Unlike there, the batches of an epoch come in a drawn order, so that timed steps are typical of all."""
 
+    packing: bool = field(default=False, metadata={"since": 4})
+    """Put several rows of unequal length into one, up to the length of the workload, by best-fit decreasing
+    as TRL does. Tokens see only those of their own row: the model gets position_ids that begin anew, and one
+    that lets rows mix is refused. It implies weigh_labels."""
+
     def problem(self, shape: DataShape) -> str | None:
         names = {"dataset": self.dataset, "collate": self.collate}
         problems = [
@@ -66,7 +71,11 @@ class UserDataset(DataSource):
 
     def _row_problems(self, shape: DataShape) -> Iterator[str]:
         """Yield the problems of options that change rows."""
-        of_tokens = {"shift_labels": self.shift_labels, "padding": self.padding != "none"}
+        of_tokens = {
+            "shift_labels": self.shift_labels,
+            "padding": self.padding != "none",
+            "packing": self.packing,
+        }
         for option, is_set in {**of_tokens, "weigh_labels": self.weigh_labels}.items():
             if is_set and shape.takes_any_arrays:
                 yield f"{option}: loss_function of the workload gets rows as they are; remove one of the two"
@@ -74,6 +83,13 @@ class UserDataset(DataSource):
                 yield f"{option} is for workloads of tokens, but this one takes {shape.kind}"
         if of_tokens["padding"] and self.collate:
             yield "padding and collate both make rows equally long; remove one of them"
+        others = {
+            "padding": self.padding != "none",
+            "collate": self.collate,
+            "group_by_length": self.group_by_length,
+        }
+        if self.packing and (set_too := [name for name, value in others.items() if value]):
+            yield f"packing fills rows by itself; remove {' and '.join(set_too)}, or set packing: false"
         if self.pad_to_multiple_of is not None and self.padding != "longest":
             yield (
                 f"pad_to_multiple_of = {self.pad_to_multiple_of} is only used with padding: longest, but "
@@ -82,12 +98,16 @@ class UserDataset(DataSource):
 
         if self.group_by_length and not self.shuffle:
             yield "group_by_length orders rows by length, and shuffle: false keeps their order; remove one"
-        if self.group_by_length and self.padding == "none" and not self.collate:
+        if self.group_by_length and self.padding == "none" and not (self.collate or self.packing):
             yield "group_by_length is for rows of unequal length; set padding: longest, or remove it"
 
     @property
     def weighs_labels(self) -> bool:
-        return self.weigh_labels or self.padding != "none"
+        return self.weigh_labels or self.packing or self.padding != "none"
+
+    @property
+    def packs_rows(self) -> bool:
+        return self.packing
 
     @property
     def length_multiple(self) -> int | None:
@@ -96,12 +116,13 @@ class UserDataset(DataSource):
     def user_modules(self) -> tuple[str, ...]:
         return top_modules((self.dataset, self.collate))
 
-    def steps_per_epoch(self, batch_size: int) -> int | None:
-        from distbench.data._dataset import epoch_steps, load_dataset
+    def steps_per_epoch(self, batch_size: int, shape: DataShape) -> int | None:
+        from distbench.data._dataset import epoch_steps, load_dataset, packed_dataset
 
-        return (
-            epoch_steps(load_dataset(self.dataset), batch_size, drop_last=self.last_batch == "drop") or None
-        )
+        dataset = load_dataset(self.dataset)
+        if self.packing:
+            dataset = packed_dataset(self.dataset, shape.sample_length)
+        return epoch_steps(dataset, batch_size, drop_last=self.last_batch == "drop") or None
 
     def max_workers(self) -> int | None:
         from distbench.data._dataset import is_map_style, load_dataset
@@ -124,6 +145,7 @@ class UserDataset(DataSource):
             shuffle=self.shuffle,
             drop_last=self.last_batch == "drop",
             group_by_length=self.group_by_length,
+            capacity=shape.sample_length if self.packing else None,
         )
         arrays = BatchArrays(
             self.dataset,
@@ -131,7 +153,8 @@ class UserDataset(DataSource):
             self.collate,
             self.shift_labels,
             self.weighs_labels,
-            None if self.padding == "none" else self.pad_token_id,
+            self.pad_token_id if self.packing or self.padding != "none" else None,
             self.length_multiple,
+            self.packing,
         )
         return lambda step, wanted: arrays.of_rows(rows.read(step, wanted))

@@ -77,8 +77,9 @@ class TokenCount:
     """Labels that the loss counts."""
     computed: int
     """All tokens that the model takes, padding included."""
+    samples: int = 0
     lengths: Sequence[int] = ()
-    """Length of each sample; empty: that of the workload."""
+    """Length of each sample, or of each document in packed ones; empty: that of the workload."""
 
 
 @dataclass

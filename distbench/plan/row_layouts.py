@@ -14,9 +14,23 @@ _DIVIDED = {"pp": "stages", "cp": "parts of rows", "tp": "parts of layers", "ep"
 def layout_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
     """Reason why *case* can't train on rows as its data lays them out; None if it can."""
     source: DataSource = registry.create_plugin("data", case.data)
-    if source.length_multiple is None:
-        return None
-    return _length_problem(case, strategy, workload)
+    if source.packs_rows:
+        return _packing_problem(case, strategy, workload)
+    return None if source.length_multiple is None else _length_problem(case, strategy, workload)
+
+
+def _packing_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
+    """Reason why *case* can't keep the documents of packed rows apart; None: none is known in advance."""
+    sizes, instead = strategy.mesh_sizes(case.world_size), "use padding: max_length instead"
+    if "pp" in (case.strategy.name, *(name for name, size in sizes.items() if size > 1)):
+        return f"packing: stages pass on activations alone, and not where documents begin; {instead}"
+    if "cp" in (case.strategy.name, *(name for name, size in sizes.items() if size > 1)):
+        return f"packing: context parallelism attends over whole rows, and not within documents; {instead}"
+    if getattr(strategy, "sequence_parallel", False):
+        return f"packing: with sequence_parallel ranks have parts of rows; set it to false, or {instead}"
+    if problem := workload.layout_problem():
+        return f"packing would change the training ({problem}); {instead}"
+    return None
 
 
 def _length_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:

@@ -1,14 +1,15 @@
 """Micro-batches of one rank, from the same global batch at every world size."""
 
 import hashlib
+import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from distbench.core import registry
-from distbench.data.base import BatchFunction, DataSource
+from distbench.data.base import POSITION_IDS, BatchFunction, DataSource
 from distbench.metrics.base import TokenCount
 from distbench.strategies.base import Batch, RankContext
 from distbench.worker.loader import BatchLoader
@@ -136,12 +137,11 @@ class MicroBatchReader:
         )
         if shape.takes_any_arrays or not shape.takes_ids:
             # as many as the workload has
-            count = TokenCount(labels, len(self._rows) * shape.tokens)
+            count = TokenCount(labels, len(self._rows) * shape.tokens, len(self._rows))
         else:
-            lengths = [
-                sum(each[name].shape[1] for name in shape.inputs) for each in batches for _ in each["labels"]
-            ]
-            count = TokenCount(labels, sum(lengths), lengths)
+            computed = sum(each[name].numel() for each in batches for name in shape.inputs)
+            lengths = [length for each in batches for length in _document_lengths(each, shape.inputs)]
+            count = TokenCount(labels, computed, len(self._rows), lengths)
         self.token_counts.append(count)
 
     def fingerprint(self, step: int, *, all_ranks: bool = False) -> str:
@@ -149,6 +149,17 @@ class MicroBatchReader:
         size = self._context.case.batch.global_batch_size
         arrays = self._batches(step, range(size) if all_ranks else self._rows)
         return hashlib.sha256(b"".join(arrays[name].tobytes() for name in sorted(arrays))).hexdigest()
+
+
+def _document_lengths(batch: Batch, inputs: Sequence[str]) -> Iterator[int]:
+    """Yield the length of each sample of *batch*, or of each document in packed ones."""
+    length = sum(batch[name].shape[1] for name in inputs)
+    if POSITION_IDS not in batch:
+        yield from [length] * len(batch["labels"])
+        return
+    begins = (batch[POSITION_IDS].flatten() == 0).nonzero().flatten().tolist()
+    # each row begins with a document
+    yield from (end - begin for begin, end in itertools.pairwise([*begins, batch[POSITION_IDS].numel()]))
 
 
 def to_rank_device(arrays: dict[str, np.ndarray], context: RankContext) -> Batch:

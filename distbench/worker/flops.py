@@ -26,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import join_words
-from distbench.data.base import DataSource
+from distbench.data.base import POSITION_IDS, DataSource
 from distbench.metrics.base import TokenCount
 from distbench.metrics.profile.flop_formulas import FORMULAS, may_multiply
 from distbench.strategies.base import RankContext
@@ -48,15 +48,17 @@ def flops_of(context: RankContext, tokens: Sequence[TokenCount] = ()) -> Flops:
     """FLOPs of a sample of the case, by its workload's formulas, or counted. A collective call.
 
     If samples differ in length, it is the mean over those of the steps that *tokens* describes, of all ranks.
+    A packed sample has the FLOPs of its documents: attention between them is not part of the model.
     """
     source: DataSource = registry.create_plugin("data", context.case.data)
-    if source.length_multiple is None:
+    if source.length_multiple is None and not source.packs_rows:
         return _flops_of_length(context, context.workload)
-    lengths = Counter(length for count in tokens for length in count.lengths)
-    of_ranks: list[Counter[int]] = [Counter()] * dist.get_world_size()
-    dist.all_gather_object(of_ranks, lengths)
+    own = Counter(length for count in tokens for length in count.lengths), sum(c.samples for c in tokens)
+    of_ranks: list[tuple[Counter[int], int]] = [own] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, own)
     return mean_flops(
-        sum(of_ranks, Counter()),
+        sum((lengths for lengths, _ in of_ranks), Counter()),
+        sum(samples for _, samples in of_ranks),
         context.workload,
         lambda workload: _flops_of_length(context, workload),
     )
@@ -136,10 +138,11 @@ def _rows(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     """Arrays of the first samples of *case*, in the length that *workload* has."""
     source: DataSource = registry.create_plugin("data", case.data)
     rows = source.open(workload_of(case).shape, case.seed, _ROWS)(0, range(_ROWS))
-    if source.length_multiple is None:
+    if source.length_multiple is None and not source.packs_rows:
         return rows
+    # of one document each
     shape = (_ROWS, workload.shape.sample_length)
-    return {name: np.empty(shape, array.dtype) for name, array in rows.items()}
+    return {name: np.empty(shape, array.dtype) for name, array in rows.items() if name != POSITION_IDS}
 
 
 @contextmanager

@@ -24,11 +24,12 @@ class Flops:
 
 
 def mean_flops(
-    lengths: Mapping[int, int], workload: Workload, flops_of: Callable[[Workload], Flops]
+    lengths: Mapping[int, int], samples: int, workload: Workload, flops_of: Callable[[Workload], Flops]
 ) -> Flops:
-    """Mean FLOPs of samples, of which *lengths* has the number of each length.
+    """Mean FLOPs of *samples* samples.
 
     Args:
+        lengths: Length of a sample, or of a document in a packed one -> number of those.
         workload: With the length of the longest possible sample.
         flops_of: FLOPs of a sample of the length that a workload has.
     """
@@ -52,7 +53,6 @@ def mean_flops(
         )
     if missing := next((each for each in found.values() if each.model is None), None):
         return missing
-    samples = sum(lengths.values())
 
     def mean(values: Mapping[int, int]) -> int:
         return round(Fraction(sum(values[length] * count for length, count in lengths.items()), samples))

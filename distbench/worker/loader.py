@@ -90,7 +90,7 @@ class BatchLoader:
                 f"dataset, and drop the rows of the others; use at most {most}"
             )
         self._per_step = len(rows) // case.batch.micro_batch_size
-        self._places = _Places(source.steps_per_epoch(size), self._per_step)
+        self._places = _Places(source.steps_per_epoch(size, context.workload.shape), self._per_step)
         self._loader: DataLoader[Any] = DataLoader(
             _MicroBatches(context, batches, rows),
             batch_size=None,

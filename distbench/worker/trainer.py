@@ -21,6 +21,7 @@ from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
 from distbench.worker.batches import MicroBatchReader
+from distbench.worker.document_isolation import check_documents
 from distbench.worker.dropout import seed_draws
 from distbench.worker.sketch import NamedTensors, hash_tensors, sketch_tensors
 from distbench.worker.spans import SpanDispatcher
@@ -111,6 +112,7 @@ class Trainer:
         self.engine = engine_of(case).build(strategy, context)
         SpanDispatcher.install(self.engine)
         checks.check_engine(strategy, self.engine, case)
+        check_documents(self.engine, context)
         seed_draws(context, case.seed if seed is None else seed)
         self._reader = reader or MicroBatchReader(context)
         self._is_cuda = context.device.type == "cuda"

@@ -10,21 +10,28 @@ from torch.nn import functional
 
 
 def causal_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Causal attention, a ``context.AttentionFunction``; grouped if keys have fewer heads than queries.
 
     Args:
+        mask: ``document_mask`` of packed rows; None: each row is one document.
         window: Positions that a query sees, the last of which is its own (Mistral, arXiv:2310.06825, section
             2); None: all up to its own.
     """
-    if window is not None and _can_use_flex_attention(query):
+    if window is not None and mask is None and _can_use_flex_attention(query):
         return _flex_window_attention(query, key, value, window)
     is_grouped = key.shape[1] != query.shape[1]
     if is_grouped and query.is_cuda and query.dtype == torch.float32:
         # among the kernels for fp32, only the one that keeps all scores in memory takes grouped heads
         key, value, is_grouped = repeat_kv(key, query), repeat_kv(value, query), False
-    mask = None if window is None else window_mask(query.shape[2], window, query.device)
+    if mask is None and window is not None:
+        mask = window_mask(query.shape[2], window, query.device)
     return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=is_grouped
     )
@@ -40,6 +47,21 @@ def window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
     places = torch.arange(length, device=device)
     back = places[:, None] - places
     return (back >= 0) & (back < window)
+
+
+def document_mask(position_ids: torch.Tensor, window: int | None = None) -> torch.Tensor:
+    """Mask (batch, 1, length, length) of the positions that each one sees in packed rows: none of others.
+
+    Args:
+        position_ids: Place of each token in its document (batch, length), from 0.
+        window: As in ``causal_attention``.
+    """
+    places = torch.arange(position_ids.shape[1], device=position_ids.device)
+    back = places[:, None] - places
+    seen = (back >= 0) & (back <= position_ids.unsqueeze(-1))
+    if window is not None:
+        seen &= back < window
+    return seen.unsqueeze(1)
 
 
 def _can_use_flex_attention(query: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from distbench.workloads._attention import causal_attention
+from distbench.workloads._attention import causal_attention, document_mask
 from distbench.workloads._experts import MixtureOfExperts
 from distbench.workloads.context import AttentionFunction
 
@@ -64,10 +64,11 @@ class Attention(nn.Module):
         self.wv = Linear(dims.dim, kv_dim)
         self.wo = Linear(dims.dim, dims.dim, residual_std(dims))
 
-    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
-        """Output (batch, seq, dim) of attention for *x* (batch, seq, dim)."""
+    def forward(self, x: torch.Tensor, rope: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Output (batch, seq, dim) of attention for *x* (batch, seq, dim); *mask* as in ``document_mask``."""
         query, key, value = (self._by_head(projection(x)) for projection in (self.wq, self.wk, self.wv))
-        mixed = self.attend(apply_rope(query, rope), apply_rope(key, rope), value)
+        masked = () if mask is None else (mask,)
+        mixed = self.attend(apply_rope(query, rope), apply_rope(key, rope), value, *masked)
         out: torch.Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -102,9 +103,9 @@ class Block(nn.Module):
         has_experts = dims.experts is not None
         self.ffn = MixtureOfExperts(dims, INIT_STD, residual_std(dims)) if has_experts else SwiGLU(dims)
 
-    def forward(self, x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Tensor shaped like *x* (batch, seq, dim); *rope* is ``rope_table``'s."""
-        x = x + self.attention(self.attention_norm(x), rope)
+        x = x + self.attention(self.attention_norm(x), rope, *(() if mask is None else (mask,)))
         out: torch.Tensor = x + self.ffn(self.ffn_norm(x))
         return out
 
@@ -125,14 +126,19 @@ class Decoder(nn.Module):
             # a separate module with the weight of the embedding: the hooks of ZeRO-3 and FSDP see it
             self.head.weight = self.embedding.weight
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Logits (batch, seq, vocabulary) in the compute dtype."""
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits (batch, seq, vocabulary) in the compute dtype.
+
+        *position_ids* (batch, seq) has the place of each token in its document, if rows are packed.
+        """
         x = self.embedding(input_ids)
         # the positions of the ids: under sequence parallelism x has only some of them
         length, shape = input_ids.shape[1], self.dims
-        rope = rope_table(length, shape.head_dim, shape.rope_theta, x, self.positions)
+        positions = self.positions if position_ids is None else position_ids
+        rope = rope_table(length, shape.head_dim, shape.rope_theta, x, positions)
+        masks = () if position_ids is None else (document_mask(position_ids, shape.window),)
         for block in self.blocks:
-            x = block(x, rope)
+            x = block(x, rope, *masks)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
 
@@ -175,7 +181,8 @@ def rope_table(
 ) -> torch.Tensor:
     """Cos and sin of each position's angles (2, length, head_dim / 2), placed and typed as *like*.
 
-    Positions are counted from 0, or given by *positions* (length).
+    Positions are counted from 0, or given by *positions*: (length), or (batch, length) for a table (2, batch,
+    1, length, head_dim / 2).
 
     Made once per forward pass rather than kept as a buffer: a buffer is garbage after the meta
     device, and DeepSpeed casts buffers to 16 bits where FSDP2 does not. Angles are computed in
@@ -184,7 +191,10 @@ def rope_table(
     steps = torch.arange(0, head_dim, 2, device=like.device, dtype=torch.float32) / head_dim
     if positions is None:
         positions = torch.arange(length, device=like.device)
-    angles = torch.outer(positions.float(), theta**-steps)
+    angles = positions.float().unsqueeze(-1) * theta**-steps
+    if positions.ndim > 1:
+        # all heads have the same
+        angles = angles.unsqueeze(1)
     return torch.stack((angles.cos(), angles.sin())).to(like.dtype)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from distbench.core.errors import did_you_mean
+from distbench.data.base import POSITION_IDS
 from distbench.workloads._hf_files import is_noise
 from distbench.workloads._hf_source import EXTRA_KEYS
 from distbench.workloads.base import at_least_fp32
@@ -38,8 +39,12 @@ class TensorModel(nn.Module):
             _check_balance(model)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Logits, classes last; if experts are balanced, also the balancing loss of each row (rows,)."""
-        output = self.model(**dict(zip(self._inputs, inputs, strict=True)), **self._more)
+        """Logits, classes last; if experts are balanced, also the balancing loss of each row (rows,).
+
+        Of packed rows it also takes the place of each token in its document.
+        """
+        names = (*self._inputs, POSITION_IDS) if len(inputs) > len(self._inputs) else self._inputs
+        output = self.model(**dict(zip(names, inputs, strict=True)), **self._more)
         logits: torch.Tensor = output.logits
         if not self._is_balanced:
             return logits

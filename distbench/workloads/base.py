@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distbench.core import registry
-from distbench.data.base import IGNORE_INDEX, DataShape
+from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
 
 if TYPE_CHECKING:
     import torch
@@ -185,6 +185,12 @@ class Workload(ABC):
     def loss_denominator(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """Denominator of a summed ``loss`` of *batch*, known before the forward pass: an integer."""
         return count_labels(batch["labels"])
+
+
+def model_inputs(batch: dict[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+    """Arrays *names* of *batch* for a model, and if rows are packed, the place of each token in its own."""
+    packed = [batch[POSITION_IDS]] if POSITION_IDS in batch else []
+    return [*(batch[name] for name in names), *packed]
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from distbench.data.base import INPUT_ARRAYS, DataKind, DataShape
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned_workload import PlannedWorkload
-from distbench.workloads.base import at_least_fp32, cross_entropy
+from distbench.workloads.base import at_least_fp32, cross_entropy, model_inputs
 from distbench.workloads.batch_norm import Statistics, convert_batch_norm, device_problem
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
@@ -155,7 +155,7 @@ class HuggingFace(PlannedWorkload):
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         # not by the shape, which takes time to make in every step
-        output = module(*(batch[name] for name in INPUT_ARRAYS[_KINDS[self.task]]))
+        output = module(*model_inputs(batch, INPUT_ARRAYS[_KINDS[self.task]]))
         if not isinstance(output, tuple):
             return cross_entropy(output, batch["labels"])
         logits, balance = output

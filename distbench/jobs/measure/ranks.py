@@ -23,6 +23,7 @@ from distbench.strategies.description import GLOBAL_COUNT_TEXT
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
 from distbench.worker.batches import MicroBatchReader
+from distbench.worker.document_isolation import check_documents
 from distbench.worker.dropout import seed_draws
 from distbench.worker.flops import flops_of
 from distbench.worker.passes import PassRunner
@@ -124,6 +125,7 @@ def _build(
             _free_cached_memory()
     checks.check_engine(strategy, engine, trial.case)
     checks.check_data(feed, context)
+    check_documents(engine, context)
     # versions of numpy may draw different numbers from one seed (NEP 19); rank 0 reports for all
     first = (
         {} if context.rank else {"data": {"first_batch": feed.fingerprint(0, all_ranks=True)[:_HASH_DIGITS]}}

@@ -90,6 +90,9 @@ def _loader(settings: Settings) -> dict[str, Any]:
 
 def _data(settings: Settings) -> dict[str, Any]:
     """Options of a dataset that the arguments decide, in transformers 4 and 5."""
+    if settings.take("packing", False):
+        # of TRL's SFTConfig
+        return {"packing": True}
     kind = str(settings.take("train_sampling_strategy", "random"))
     if settings.take("group_by_length", False) or kind == "group_by_length":
         # the default collator fills rows up to the longest of a micro-batch

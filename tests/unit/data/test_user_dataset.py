@@ -57,7 +57,7 @@ def test_ranks_have_the_rows_of_distributed_sampler(ranks, drop_last):
 
     batches = opened("odd", last_batch="drop" if drop_last else "pad")
     per_rank = GLOBAL_BATCH // ranks
-    steps = source("odd", last_batch="drop" if drop_last else "pad").steps_per_epoch(GLOBAL_BATCH)
+    steps = source("odd", last_batch="drop" if drop_last else "pad").steps_per_epoch(GLOBAL_BATCH, TOKENS)
     assert steps == (7 if drop_last else 8)
     for epoch in (0, 1, 2):
         samplers = [
@@ -94,7 +94,7 @@ def test_a_stream_goes_on_at_its_beginning_in_its_next_epoch():
     assert np.array_equal(np.concatenate(ids), EACH[order, :-1])
     assert source("Stream").max_workers() == 1
     assert source("Rows").max_workers() is None
-    assert source("Stream").steps_per_epoch(8) is None
+    assert source("Stream").steps_per_epoch(8, TOKENS) is None
 
 
 def test_random_rows_leave_the_generators_as_they_were():
@@ -223,7 +223,7 @@ def test_batches_have_rows_of_like_length_and_each_row_once_an_epoch(last_batch)
     options = {"padding": "longest", "shift_labels": True, "last_batch": last_batch}
     plain = opened("many_tokens", **options)
     grouped = opened("many_tokens", group_by_length=True, **options)
-    steps = source("many_tokens", **options).steps_per_epoch(GLOBAL_BATCH) or 0
+    steps = source("many_tokens", **options).steps_per_epoch(GLOBAL_BATCH, TOKENS) or 0
     assert steps == (62 if last_batch == "drop" else 63)
     spread = {}
     for name, batches in {"plain": plain, "grouped": grouped}.items():
