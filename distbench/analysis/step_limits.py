@@ -48,7 +48,10 @@ class StepLoss:
     """What to try next, with the keys of a suite that it needs."""
 
 
-LENGTH_ADVICE = "fill global batches with rows of like length (data: {user: {group_by_length: true}})"
+LENGTH_ADVICE = (
+    "fill global batches with rows of like length (data: {user: {group_by_length: true}}), or put several "
+    "rows into one (packing: true)"
+)
 LOSSES: tuple[StepLoss, ...] = (
     StepLoss(
         "data",

@@ -27,8 +27,11 @@ TINY = "{transformer: {preset: tiny, seq_len: 64}}"
 MODELS_OF_TRANSFORMERS = {
     "llama": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
     "qwen2": {
-        **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2},
-        **{"num_attention_heads": 4, "num_key_value_heads": 2},
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
     },
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4},
 }
@@ -137,13 +140,9 @@ def test_packed_rows_train_alike_and_count_documents(run_suite):
 
 @pytest.mark.deep
 def test_packed_rows_train_alike_under_every_strategy_that_takes_them(run_suite):
-    grid = "[fsdp, {fsdp: {version: 1}}, {zero: {stage: 3}}, tp, {ddp: {label: engines}}]"
-    text = SUITE.replace("WORKLOAD", TINY).replace(
-        "STRATEGIES", grid.replace(", {ddp: {label: engines}}", "")
-    )
-    done = run_suite(
-        text + "include: [{strategy: ddp, engine: trainer}, {strategy: ddp, loader.workers: 1}]\n"
-    )
+    grid = "[ddp, fsdp, {fsdp: {version: 1}}, {zero: {stage: 3}}, tp]"
+    more = "include: [{strategy: ddp, engine: trainer}, {strategy: ddp, loader.workers: 1}]\n"
+    done = run_suite(SUITE.replace("WORKLOAD", TINY).replace("STRATEGIES", grid) + more)
     assert done.code == 0, done.errors
     assert {each["status"] for each in done.cases.values()} == {"measured"}
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}
@@ -152,9 +151,14 @@ def test_packed_rows_train_alike_under_every_strategy_that_takes_them(run_suite)
     assert set(parted.verdicts.values()) <= {EQUIVALENT, ROUNDING}
 
 
+OPT = "{model_type: opt, seq_len: 64, config: {hidden_size: 32, ffn_dim: 64, num_hidden_layers: 2, SIZES}}"
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        # its mask is made of lengths alone
+        ("opt", "lets tokens see other rows that share theirs"),
         ("packed:Mixing", "lets tokens see other rows that share theirs"),
         ("packed:Placed", "the loss of a row depends on its place in a packed one"),
         ("small:Small", "the model takes no position_ids"),
@@ -162,6 +166,9 @@ def test_packed_rows_train_alike_under_every_strategy_that_takes_them(run_suite)
 )
 def test_a_model_that_lets_rows_mix_is_refused_with_the_reason(run_suite, model, said):
     workload = f"{{user: {{model: '{model}', length: 64}}}}"
+    if model == "opt":
+        sizes = "num_attention_heads: 4, word_embed_proj_dim: 32"
+        workload = f"{{huggingface: {OPT.replace('SIZES', sizes)}}}"
     text = SUITE.replace("WORKLOAD", workload).replace("STRATEGIES", "[ddp]")
     done = run_suite(text.replace("check: {steps: 2, perturbed: 4, fp64: false}\n", ""))
     (case,) = done.cases.values()

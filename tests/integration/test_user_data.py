@@ -105,7 +105,7 @@ def test_rows_filled_up_to_the_longest_train_alike_and_count_what_was_computed(r
 def test_rows_of_unequal_length_train_alike_in_each_engine_and_from_workers(run_suite, layout):
     more = (
         "{strategy: ddp, loader.workers: 1}, {strategy: ddp, engine: trainer}, "
-        "{strategy: ddp, engine: fabric}, {strategy: {zero: {stage: 3}}, engine: accelerate}"
+        "{strategy: ddp, engine: fabric}, {strategy: zero3, engine: accelerate}"
     )
     done = run_suite(
         SUITE

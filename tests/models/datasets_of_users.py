@@ -201,6 +201,11 @@ class WithEmpty(Tokens):
         return {"input_ids": TOKENS[index, :0]} if index == 3 else super().__getitem__(index)
 
 
+class UnevenLabels(Rows):
+    def __getitem__(self, index: int) -> Any:
+        return {"input_ids": TOKENS[index, :-1], "labels": TOKENS[index, 2:]}
+
+
 class Unnamed(Rows):
     """As for a loss function of one's own."""
 

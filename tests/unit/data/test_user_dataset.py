@@ -1,5 +1,6 @@
 """``data: user``: the rows of DistributedSampler for every division, and one message for each mistake."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -284,6 +285,111 @@ def test_lengths_are_those_of_the_column_of_that_name():
     from distbench.data._dataset import row_lengths
 
     assert [*row_lengths("datasets_of_users:with_column")[:4]] == [8, 9, 10, 11]
+
+
+def test_packed_rows_hold_each_row_whole_and_once_with_labels_of_its_own():
+    from datasets_of_users import TOKENS as EACH
+
+    one = source("Tokens", packing=True, pad_token_id=9, shift_labels=True)
+    assert (one.weighs_labels, one.packs_rows, one.length_multiple) == (True, True, None)
+    packs = one.steps_per_epoch(1, TOKENS) or 0
+    assert packs < 0.75 * 64
+    found = one.open(TOKENS, SEED, packs)(0, range(packs))
+    assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
+        ("input_ids", "labels", "position_ids"), (packs, 32)
+    )
+    seen = []
+    for ids, labels, positions in zip(*found.values(), strict=True):
+        begins = [*np.flatnonzero(positions == 0), 32]
+        for begin, end in itertools.pairwise(begins):
+            assert [*positions[begin:end]] == [*range(end - begin)]
+            document = [*ids[begin:end]]
+            if (labels[begin:end] == -100).all():
+                assert (document, end) == ([9] * len(document), 32), "what fills the rest, at the end"
+                continue
+            assert [*labels[begin:end]] == [*document[1:], -100]
+            seen.append(document)
+    assert sorted(seen) == sorted([*map(int, EACH[i, : 8 + i % 24])] for i in range(64))
+
+
+def test_labels_of_packed_rows_are_their_own_if_they_are_shifted_already():
+    found = opened("Unequal", DataShape("tokens", 64, 256), packing=True)(0, range(8))
+    alone = opened("Unequal", weigh_labels=True, shuffle=False)
+    rows = {alone(step, range(8))["labels"][i].tobytes() for step in range(8) for i in range(8)}
+    assert {half.tobytes() for row in found["labels"] for half in (row[:32], row[32:])} <= rows
+
+
+@pytest.mark.parametrize("step", [0, 9])
+def test_each_division_of_a_batch_has_the_same_packed_rows(step):
+    batches = opened("many_tokens", packing=True, shift_labels=True)
+    whole = batches(step, range(8))
+    for rows in (range(6, 8), range(6)):
+        part = opened("many_tokens", packing=True, shift_labels=True)(step, rows)
+        assert all(np.array_equal(part[name], whole[name][rows.start : rows.stop]) for name in whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packs_hold_each_row_once_and_are_as_few_as_best_fit_allows(seed):
+    from distbench.data._layouts import best_fit_packs
+
+    lengths = np.random.default_rng(seed).integers(1, 101, 300)
+    packs = best_fit_packs(lengths, 100)
+    assert sorted(index for pack in packs for index in pack) == [*range(300)]
+    assert all(lengths[pack].sum() <= 100 for pack in packs)
+    # at most 11/9 of the fewest and 6/9 more (Dosa 2007)
+    assert len(packs) <= 11 / 9 * -(-lengths.sum() // 100) + 6 / 9 + sum(lengths > 50)
+    # plainly: each row goes where least room is left
+    rooms: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fitting = [place for place, room in enumerate(rooms) if room >= length]
+        if fitting:
+            rooms[min(fitting, key=lambda place: rooms[place])] -= length
+        else:
+            rooms.append(100 - length)
+    assert sorted(100 - lengths[pack].sum() for pack in packs) == sorted(rooms)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        (
+            "Tokens",
+            DataShape("tokens", 16, 256),
+            "row 23 has 31 tokens; it must have 1 to 16: set the length",
+        ),
+        ("WithEmpty", TOKENS, "row 3 has 0 tokens; it must have 1 to 32"),
+        ("Stream", TOKENS, "is iterable, but packing needs the length of each row in advance"),
+        ("Unnamed", TOKENS, "row 0 has no input_ids"),
+    ],
+)
+def test_rows_that_can_t_be_packed_are_named(name, shape, said):
+    with pytest.raises(ValueError, match=said):
+        opened(name, shape, packing=True, shift_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Unlabelled", "a row has input_ids, but no labels; shift_labels: true makes them"),
+        ("Masked", "a row has attention_mask, which the workload does not take"),
+        ("UnevenLabels", "a row has 32 input_ids and 31 labels; packing needs one of each for every token"),
+    ],
+)
+def test_packed_rows_that_lack_what_a_workload_takes_are_refused(name, said):
+    with pytest.raises(ValueError, match=said):
+        opened(name, packing=True)(0, range(8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"padding": "longest"}, {"collate": "datasets_of_users:halves"}, {"group_by_length": True}],
+)
+def test_options_that_contradict_packing_are_refused(options):
+    (option,) = options
+    said = source("Tokens", packing=True, **options).problem(TOKENS) or ""
+    assert f"packing fills rows by itself; remove {option}" in said
+    features = source("Tokens", packing=True).problem(DataShape("features", 8, 10)) or ""
+    assert "packing is for workloads of tokens" in features
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,31 @@ def test_rows_of_one_length_are_for_all_of_them():
     filled = PluginChoice("user", {**LONGEST.options, "padding": "max_length"})
     for data in (filled, PluginChoice("text")):
         assert problem(PluginChoice("cp"), data=data, compile="default") is None
+
+
+PACKED = PluginChoice("user", {"dataset": "datasets_of_users:Tokens", "packing": True})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        (PluginChoice("pp"), "stages pass on activations alone, and not where documents begin"),
+        (PluginChoice("zero", {"stage": 1, "mesh": {"pp": 2}}), "stages pass on activations alone"),
+        (PluginChoice("cp"), "context parallelism attends over whole rows"),
+        (PluginChoice("tp", {"sequence_parallel": True}), "with sequence_parallel ranks have parts of rows"),
+    ],
+)
+def test_strategies_that_cut_rows_or_drop_their_documents_can_t_pack(strategy, why):
+    said = problem(strategy, data=PACKED) or ""
+    assert said.startswith("packing: ") and why in said and "use padding: max_length" in said
+
+
+@pytest.mark.parametrize("name", ["single", "dp", "ddp", "fsdp", "tp"])
+def test_other_strategies_pack_and_are_compiled(name):
+    assert problem(PluginChoice(name), data=PACKED, compile="default") is None
+
+
+def test_losses_of_whole_rows_can_t_be_packed():
+    experts = PluginChoice("transformer", {"preset": "moe-tiny", "capacity_factor": 1.5})
+    said = problem(PluginChoice("ddp"), experts, PACKED) or ""
+    assert "packing would change the training (capacity_factor = 1.5" in said

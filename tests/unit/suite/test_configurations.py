@@ -540,6 +540,8 @@ GROUPED = {"padding": "longest", "group_by_length": True}
         ({"group_by_length": True}, GROUPED),
         ({"train_sampling_strategy": "group_by_length", "length_column_name": "length"}, GROUPED),
         ({"train_sampling_strategy": "sequential"}, {"shuffle": False}),
+        # of TRL's SFTConfig
+        ({"packing": True}, {"packing": True}),
         ({"train_sampling_strategy": "random", "group_by_length": False}, {}),
         ({}, {}),
     ],
