@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from distbench.core import registry
 from distbench.core.case import Case, Device
 from distbench.core.columns import Column, TableSpec
-from distbench.data.base import DataSource
 from distbench.engines.base import engine_of
 
 if TYPE_CHECKING:
@@ -110,6 +108,8 @@ class PassContext:
     """Seconds of each step of this pass until its micro-batches were there."""
     token_counts: list[TokenCount] = field(default_factory=list)
     """Tokens of each step of this pass; empty: all count."""
+    lengths_differ: bool = False
+    """True if micro-batches differ in length."""
     losses: list[float] = field(default_factory=list)
     """This rank's mean loss of each step of this pass, filled when the pass has ended."""
     grad_norms: list[float] = field(default_factory=list)
@@ -128,12 +128,6 @@ class PassContext:
             return None
         name = self.case.engine.name
         return NotAvailable(f"engine {name} communicates outside of torch.distributed")
-
-    @property
-    def lengths_differ(self) -> bool:
-        """True if micro-batches differ in length."""
-        source: DataSource = registry.create_plugin("data", self.case.data)
-        return source.length_multiple is not None
 
     @property
     def devices_per_rank(self) -> int:

@@ -26,6 +26,11 @@ def _packing_problem(case: Case, strategy: Strategy, workload: Workload) -> str 
         return f"packing: stages pass on activations alone, and not where documents begin; {instead}"
     if "cp" in (case.strategy.name, *(name for name, size in sizes.items() if size > 1)):
         return f"packing: context parallelism attends over whole rows, and not within documents; {instead}"
+    if case.precision.float8 == "tensorwise":
+        return (
+            "packing: float8 in recipe tensorwise has one scale for all rows, so that it can't be shown that "
+            f"they stay apart; use precision.float8: rowwise, or {instead}"
+        )
     if getattr(strategy, "sequence_parallel", False):
         return f"packing: with sequence_parallel ranks have parts of rows; set it to false, or {instead}"
     if problem := workload.layout_problem():

@@ -54,7 +54,9 @@ class MicroBatchReader:
         share = size // context.data_parallel_size
         self._rows = range(context.data_parallel_rank * share, (context.data_parallel_rank + 1) * share)
         # of samples that differ in length each micro-batch is as long as its own need
-        micro = share // self._accumulation if source.length_multiple is not None else share
+        self.lengths_differ = source.length_multiple is not None
+        """True if micro-batches differ in length."""
+        micro = share // self._accumulation if self.lengths_differ else share
         self._parts = [self._rows[first : first + micro] for first in range(0, share, micro)]
         self._prefetched: dict[int, list[dict[str, np.ndarray]]] = {}
         has_loader = with_loader and case.loader.workers is not None

@@ -129,6 +129,7 @@ class PassRunner:
             keep_traces=self._keep_traces,
             shared_results=self._shared_results,
             earlier_step_times=self._step_times,
+            lengths_differ=self._reader.lengths_differ,
         )
 
     def _step(self, step: int, checked: PassContext | None) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import PluginChoice
+from distbench.core.case import Float8Recipe, PluginChoice, PrecisionConfig
 from distbench.plan.row_layouts import layout_problem
 from distbench.strategies.base import Strategy
 from support.records import case
@@ -86,6 +86,16 @@ def test_strategies_that_cut_rows_or_drop_their_documents_can_t_pack(strategy, w
 @pytest.mark.parametrize("name", ["single", "dp", "ddp", "fsdp", "tp"])
 def test_other_strategies_pack_and_are_compiled(name):
     assert problem(PluginChoice(name), data=PACKED, compile="default") is None
+
+
+def test_float8_with_one_scale_for_all_rows_can_t_be_packed():
+    recipes: tuple[Float8Recipe, ...] = ("tensorwise", "rowwise")
+    precisions = {recipe: PrecisionConfig("bf16", float8=recipe) for recipe in recipes}
+    said = {
+        recipe: problem(PluginChoice("ddp"), data=PACKED, precision=p) for recipe, p in precisions.items()
+    }
+    assert "has one scale for all rows" in (said["tensorwise"] or "")
+    assert said["rowwise"] is None
 
 
 def test_losses_of_whole_rows_can_t_be_packed():
