@@ -17,7 +17,7 @@ SUITE = """
 workload: WORKLOAD
 data: {user: {dataset: "datasets_of_users:Tokens", shift_labels: true, packing: true}}
 batch: {global_batch_size: 4, micro_batch_size: 2}
-measure: {warmup: 1, steps: 3, trials: 1, profile_steps: 0}
+measure: {warmup: 3, steps: 3, trials: 1, profile_steps: 0}
 check: {steps: 2, perturbed: 4, fp64: false}
 metrics: [steptime, throughput, utilisation]
 world_sizes: [2]
