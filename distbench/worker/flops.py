@@ -137,10 +137,10 @@ def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints:
 def _rows(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     """Arrays of the first samples of *case*, in the length that *workload* has."""
     source: DataSource = registry.create_plugin("data", case.data)
-    rows = source.open(workload_of(case).shape, case.seed, _ROWS)(0, range(_ROWS))
     if source.length_multiple is None and not source.packs_rows:
-        return rows
-    # of one document each
+        return source.open(workload.shape, case.seed, _ROWS)(0, range(_ROWS))
+    # of one document each, of another length than the case has
+    rows = source.open(workload_of(case).shape, case.seed, _ROWS)(0, range(_ROWS))
     shape = (_ROWS, workload.shape.sample_length)
     return {name: np.empty(shape, array.dtype) for name, array in rows.items() if name != POSITION_IDS}
 
