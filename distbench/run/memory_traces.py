@@ -13,6 +13,7 @@ from pathlib import Path
 
 from distbench.core import registry
 from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE, Case
+from distbench.data.base import DataSource
 from distbench.ipc.launch_spec import WORKER_ARGUMENTS
 from distbench.ipc.memory_traces import TracedMemory
 from distbench.record.run_folder import write_json
@@ -55,6 +56,9 @@ def traced_step(case: Case) -> TracedStep | str:
         return f"compile = {case.compile}: compiled code is not traced"
     if case.precision.loss_scale:
         return "precision: the values of gradients decide whether a step with a loss scale is skipped"
+    source: DataSource = registry.create_plugin("data", case.data)
+    if source.length_multiple is not None:
+        return "padding = longest: the lengths of the rows decide how much memory a step takes"
     return strategy.traced_step(case) or _NO_TRACE
 
 

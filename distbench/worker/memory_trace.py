@@ -33,11 +33,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.serialization import decode
+from distbench.data.base import DataSource
 from distbench.ipc.memory_traces import TracedMemory
 from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.strategies.description import TracedStep
 from distbench.strategies.engine import Engine
-from distbench.worker.batches import MicroBatchReader
+from distbench.worker.batches import to_rank_device
 from distbench.worker.user_code import message_with_line
 from distbench.workloads.base import workload_of
 
@@ -173,14 +174,14 @@ def trace_step(step: TracedStep, kind: str) -> TracedMemory:
     case = dataclasses.replace(step.case, device="cpu")
     counter = StorageTracer(kind)
     with _fake_ranks(case) as context:
-        rows = MicroBatchReader(context).micro_batches(0)
+        row = _first_row(context)
         with FakeTensorMode(allow_non_fake_inputs=True), counter, counter.counted_resizes():
             strategy: Strategy = registry.create_plugin("strategies", case.strategy)
             engine = strategy.build(context)
             engine.span = counter.phase
             for _ in range(_STEPS):
                 counter.peaks.clear()
-                batches = [_as_fake(batch) for batch in rows]
+                batches = _fake_batches(context, row)
                 if kind == "cpu":
                     # they are arrays of NumPy there, and no memory of torch's allocator
                     counter.ignore(batches)
@@ -192,8 +193,22 @@ def trace_step(step: TracedStep, kind: str) -> TracedMemory:
     return TracedMemory(peak=peak + copies, phase=phase, between_steps=between_steps)
 
 
-def _as_fake(batch: Batch) -> Batch:
-    return {name: torch.empty(tensor.shape, dtype=tensor.dtype) for name, tensor in batch.items()}
+def _first_row(context: RankContext) -> Batch:
+    """Batch of the first row of the case's data: all are alike in shape and dtype."""
+    case = context.case
+    source: DataSource = registry.create_plugin("data", case.data)
+    context.step.weighs_labels = source.weighs_labels
+    rows = source.open(context.workload.shape, case.seed, case.batch.global_batch_size)
+    return to_rank_device(rows(0, range(1)), context)
+
+
+def _fake_batches(context: RankContext, row: Batch) -> list[Batch]:
+    """Micro-batches of a step of rows like *row*."""
+    batch = context.case.batch
+    return [
+        {name: torch.empty((batch.micro_batch_size, *x.shape[1:]), dtype=x.dtype) for name, x in row.items()}
+        for _ in range(batch.gradient_accumulation_steps)
+    ]
 
 
 def _train_step(engine: Engine, context: RankContext, batches: Sequence[Batch]) -> None:

@@ -332,5 +332,7 @@ def test_a_traced_peak_is_the_measured_one(run, labels):
         record = Finished.read(file)
         measured = record["values"]["memory_peak"]
         copies = 1 + record["effective"].get("checkpointed_layers", 0)
-        least = 0.999 * measured - copies * _GENERATOR_STATE
+        # gloo's threads may keep the copies of several collectives of FSDP at once
+        near = 0.88 if case["strategy"].startswith("fsdp") else 0.999
+        least = near * measured - copies * _GENERATOR_STATE
         assert least <= case["peak_bytes"] <= 1.001 * measured, case["case"]

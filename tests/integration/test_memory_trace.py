@@ -104,21 +104,20 @@ def test_every_kind_of_step_that_is_not_traced_says_why(tmp_path):
 
 
 def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
-    # about 3 TiB of logits; the other case of the suite needs two megabytes
-    text = TINY.replace("[ddp, fsdp]", "[fsdp]") + (
+    # terabytes of logits; the other cases need two megabytes
+    text = TINY.replace("[ddp, fsdp]", "[ddp, fsdp, {zero: {stage: 1}}]") + (
         "world_sizes: [2]\nlimits: {predicted_memory: 0.9}\nlauncher: {local: {oversubscribe: true}}\n"
-        "include:\n  - {strategy: fsdp, world_size: 2, batch: {per_device_batch_size: 350000000}}\n"
+        "exclude: [{strategy: ddp}]\n"
+        "include:\n  - {strategy: ddp, world_size: 2, batch: {per_device_batch_size: 350000000}}\n"
     )
-    run = run_in(tmp_path, text.replace("[fsdp]", "[fsdp, {zero: {stage: 1}}]"))
+    run = run_in(tmp_path, text)
     assert "limits.predicted_memory: no peak of zero1: of the strategies, single, ddp" in run.errors
     records = [Finished.read(file) for file in run.folder.glob("trials/*/0/record.json")]
-    status = {each["case"]["label"]: each for each in records}
-    assert {label: each["status"] for label, each in status.items()} == {
-        "ddp": "unsupported",
-        "fsdp": "measured",
-        "zero1": "measured",
-    }
-    reason = status["ddp"]["reason"]
+    of = {each["case"]["label"]: each for each in records}
+    assert len(of) == len(records)
+    status = {label: each["status"] for label, each in of.items()}
+    assert status == {"ddp": "unsupported", "fsdp": "measured", "zero1": "measured"}
+    reason = of["ddp"]["reason"]
     assert reason.startswith("does not fit: the tensors of a step need ")
     assert "TiB on each of 2 ranks by a trace, and this machine has " in reason
     assert " by limits.predicted_memory; use a smaller batch.micro_batch_size" in reason
@@ -128,7 +127,8 @@ def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
     assert shown["fsdp/2"]["status"] == "planned"
     # and nothing is left to do
     again = call("run", "--resume", str(run.folder), "--quiet")
-    assert again.returncode == run.returncode, again.stderr
+    assert again.returncode == run.code, again.stderr
+    assert len(list(run.folder.glob("trials/*/*/record.json"))) == len(records)
 
 
 @pytest.mark.parametrize("value", ["0", "1.1", "-1", "most", "true"])

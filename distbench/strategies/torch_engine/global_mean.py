@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._guards import active_fake_mode
 
 from distbench.strategies.base import Batch, RankContext
 from distbench.strategies.torch_engine import loss_errors
@@ -69,8 +70,8 @@ class GlobalMean:
             return loss
         total, count = loss
         factor = self._factor()
-        if count.device.type == "cpu" or self._step.is_first:
-            # on a GPU the host would wait for the count of each micro-batch
+        if active_fake_mode() is None and (count.device.type == "cpu" or self._step.is_first):
+            # on a GPU the host would wait for the count of each micro-batch; a fake one has no value
             self._check_count(int(count), int(self._workload.loss_denominator(batch)))
         total = at_least_fp32(total)
         return total * factor.to(total.device, total.dtype)
