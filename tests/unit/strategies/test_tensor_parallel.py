@@ -235,7 +235,7 @@ def test_torchtitan_is_told_the_mesh_and_others_say_why_not():
     assert parallelism["tensor_parallel_degree"] == 2
     assert parallelism["data_parallel_shard_degree"] == 2
     assert parallelism["disable_loss_parallel"] is False
-    with pytest.raises(UsageError, match="--as accelerate: only a plain torch script or torchtitan's"):
+    with pytest.raises(UsageError, match="--as accelerate: Accelerate and Trainer split layers by"):
         export_case("accelerate", meshed, {})
     plain = dataclasses.replace(asked, strategy=PluginChoice("tp"), batch=Batch(ROWS, ROWS, 1))
     with pytest.raises(UsageError, match="tensor parallelism always uses sequence parallelism"):
