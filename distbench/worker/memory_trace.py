@@ -38,6 +38,7 @@ from distbench.ipc.memory_traces import TracedMemory
 from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.strategies.description import TracedStep
 from distbench.strategies.engine import Engine
+from distbench.system.processes import die_with_parent
 from distbench.worker.batches import to_rank_device
 from distbench.worker.user_code import message_with_line
 from distbench.workloads.base import workload_of
@@ -248,6 +249,7 @@ def _fake_ranks(case: Case) -> Iterator[RankContext]:
 
 def trace_cases(file: Path) -> None:
     """Trace the steps in *file*, and print the result of each as a line of JSON as soon as it is known."""
+    die_with_parent(os.getppid())
     # what models print must not be taken for results
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
