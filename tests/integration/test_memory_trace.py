@@ -107,7 +107,9 @@ def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
     # terabytes of logits; the other cases need two megabytes
     text = TINY.replace("[ddp, fsdp]", "[ddp, fsdp, {zero: {stage: 1}}]") + (
         "world_sizes: [2]\nlimits: {predicted_memory: 0.9}\nlauncher: {local: {oversubscribe: true}}\n"
-        "include:\n  - {strategy: ddp, world_size: 2, batch: {per_device_batch_size: 350000000}}\n"
+        "include:\n"
+        "  - strategy: ddp\n    world_size: 2\n    workload.transformer.seq_len: 512\n"
+        "    batch: {per_device_batch_size: 4000000}\n"
     )
     run = run_in(tmp_path, text)
     assert "limits.predicted_memory: no peak of zero1: of the strategies, single, ddp" in run.errors
