@@ -41,6 +41,7 @@ _TRIAL_LIMITS = ("start", "build", "step", "trial")
 def plan_json(planned: PlannedRun) -> dict[str, Any]:
     """Return *planned* as ``--json`` prints it."""
     suite, machine, expected = planned.suite, planned.machine, planned.expected
+    share = suite.limits.predicted_memory or 1.0
     return {
         "suite": suite.to_resolved(),
         "device": machine.device,
@@ -55,7 +56,7 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
             {
                 **_case_json(item, expected),
                 **({} if planned.is_at_hand else theory_json(item)),
-                **peak_json(item, machine, planned.peaks),
+                **({} if planned.peaks is None else peak_json(item, machine, planned.peaks, share)),
             }
             for item in planned.plan.cases
         ],
@@ -193,7 +194,7 @@ def _case_columns(planned: PlannedRun) -> tuple[dict[str, list[str]], list[str]]
         theory = [case_theory(item).texts for item in cases]
         columns |= {"STATES": [states for states, _ in theory], "TRAFFIC": [sent for _, sent in theory]}
         texts.append(STATES_TEXT)
-    if planned.peaks:
+    if planned.peaks is not None:
         columns["PEAK"] = [peak_text(item, planned.peaks) for item in cases]
         texts += [PEAK_TEXT, *missing_peak_texts([item.case for item in cases], planned.peaks)]
     return columns, texts
@@ -218,7 +219,7 @@ def _time_text(item: PlannedCase, expected: TimeEstimate) -> str:
 def _status(item: PlannedCase, planned: PlannedRun) -> str:
     if item.problem:
         return f"unsupported: {item.problem}"
-    if misfit := misfit_text(item.case, planned.machine, planned.peaks):
+    if misfit := misfit_text(item.case, planned.machine, planned.peaks or {}):
         return misfit
     return planned.expected.short_trial_failures.get(item.case.name, "planned")
 

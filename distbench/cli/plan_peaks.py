@@ -18,7 +18,7 @@ PEAK_TEXT = (
     "the operations of a CPU. What CUDA, NCCL and other libraries allocate, and fragmentation, come on top."
 )
 Peaks = Mapping[str, TracedMemory]
-"""ID of a case -> its peak; empty: none were requested."""
+"""ID of a case -> its peak."""
 
 
 def trace_peaks(planned: Plan, machine: Machine, *, quiet: bool) -> dict[str, TracedMemory]:
@@ -43,15 +43,16 @@ def peak_text(item: PlannedCase, peaks: Peaks) -> str:
     return MISSING_TEXT if found is None or found.peak is None else format_bytes(found.peak)
 
 
-def peak_json(item: PlannedCase, machine: Machine, peaks: Peaks) -> dict[str, object]:
-    """Peak of the case of *item* as ``--json`` prints it; empty: none were requested."""
-    if not peaks:
-        return {}
+def peak_json(item: PlannedCase, machine: Machine, peaks: Peaks, share: float) -> dict[str, object]:
+    """Peak of the case of *item* as ``--json`` prints it.
+
+    *share*: part of the memory that it may take.
+    """
     found = peaks.get(item.case.id, TracedMemory(reason="unsupported"))
     return {
         "peak_bytes": found.peak,
         "peak_phase": found.phase or None,
         "peak_note": found.reason,
         # a peak below the memory of a device is no proof that all fits
-        "fits": False if misfit_text(item.case, machine, peaks) else None,
+        "fits": False if misfit_text(item.case, machine, peaks, share) else None,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class PlannedRun:
     expected: TimeEstimate
     out: Path
     """Folder that would hold the run."""
-    peaks: Peaks = field(default_factory=dict)
-    """Traced peak memory of the cases that can run; empty: it was not requested."""
+    peaks: Peaks | None = None
+    """Traced peak memory of the cases that can run; None: it was not requested."""
 
     @property
     def is_at_hand(self) -> bool:
@@ -78,10 +78,10 @@ def plan_run(
     machine = described or launcher_machine(suite)
     machine = detect_environments(suite, machine)
     planned = mark_refused_cases(suite, make_plan(suite, machine), machine, quiet=quiet)
-    share, peaks = suite.limits.predicted_memory, {}
-    if trace or share is not None:
-        peaks = trace_peaks(planned, machine, quiet=quiet)
-    if share is not None:
+    share = suite.limits.predicted_memory
+    is_traced = trace or share is not None
+    peaks = trace_peaks(planned, machine, quiet=quiet) if is_traced else None
+    if share is not None and peaks is not None:
         # as a run does before it launches anything
         planned = with_refusals(
             suite, planned, machine, lambda case: misfit_text(case, machine, peaks, share) or None

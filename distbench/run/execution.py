@@ -97,8 +97,10 @@ class RunExecution:
                 observer.note(f"the previous session was killed: {killed}")
             info = self._write_state(self.info, "running")
             try:
-                fitting = replace(self, plan=without_misfits(self.suite, self.plan, observer))
                 with self._open_runner(observer, stop, retry_failed=retry_failed) as runner:
+                    pending = {task.case.id for task in runner.pending(self.plan.trials)}
+                    plan = without_misfits(self.suite, self.plan, pending, observer, lambda: stop.is_set)
+                    fitting = replace(self, plan=plan)
                     todo = runner.start_plan(fitting.plan)
                     if runner.machine:
                         info = self._write_state(replace(info, machine=dict(runner.machine)), "running")

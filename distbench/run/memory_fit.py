@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from distbench.core.case import Case
 from distbench.core.grouping import group_by
@@ -13,7 +13,7 @@ from distbench.ipc.memory_traces import TracedMemory
 from distbench.plan import Plan, launcher_machine, with_refusals
 from distbench.plan.environments import detect_environments
 from distbench.plan.memory_room import memory_room
-from distbench.run.memory_traces import trace_memory
+from distbench.run.memory_traces import Stopped, trace_memory
 from distbench.run.observer import Observer
 from distbench.suite import Suite
 
@@ -23,13 +23,17 @@ _ADVICE = (
 )
 
 
-def trace_cases(cases: Sequence[Case], device: str, observer: Observer) -> dict[str, TracedMemory]:
-    """Trace the peak memory of *cases* on a kind of *device*, by their IDs."""
-    traces, found = trace_memory(cases, device), {}
+def trace_cases(
+    cases: Sequence[Case], device: str, observer: Observer, stopped: Stopped = lambda: False
+) -> dict[str, TracedMemory]:
+    """Trace the peak memory of *cases* on a kind of *device*, by their IDs; of fewer once *stopped*."""
+    traces, found = trace_memory(cases, device, stopped), {}
     for number, case in enumerate(cases):
         item, began = f"memory trace of {case.name}", time.monotonic()
         observer.build_started(item, number, len(cases))
-        found[case.id] = next(traces)
+        if (traced := next(traces, None)) is None:
+            break
+        found[case.id] = traced
         observer.build_ended(item, number, len(cases), time.monotonic() - began, failed=False)
     return found
 
@@ -51,17 +55,19 @@ def misfit_text(case: Case, machine: Machine, traced: Mapping[str, TracedMemory]
     return f"does not fit: {need}, and {room.text}{allowed}; {_ADVICE}"
 
 
-def without_misfits(suite: Suite, planned: Plan, observer: Observer) -> Plan:
+def without_misfits(
+    suite: Suite, planned: Plan, pending: Collection[str], observer: Observer, stopped: Stopped
+) -> Plan:
     """*planned*, in which cases that exceed ``limits.predicted_memory`` can't run.
 
-    Without that limit nothing is traced.
+    Without that limit nothing is traced, and with it those with the IDs *pending*.
     """
     share = suite.limits.predicted_memory
     if share is None:
         return planned
     machine = detect_environments(suite, launcher_machine(suite))
-    cases = [item.case for item in planned.cases if item.problem is None]
-    traced = trace_cases(cases, machine.device, observer)
+    cases = [item.case for item in planned.cases if item.case.id in pending]
+    traced = trace_cases(cases, machine.device, observer, stopped)
     for text in missing_peak_texts(cases, traced):
         observer.note(f"limits.predicted_memory: {text}")
     return with_refusals(

@@ -359,9 +359,9 @@ class Strategy(ABC):
         """
         return None
 
-    def traced_step(self, case: Case) -> TracedStep | None:
-        """Step on fake tensors from which the peak memory of *case* follows; None: there is none."""
-        return None
+    def traced_step(self, case: Case) -> TracedStep | str:
+        """Step on fake tensors from which the peak memory of *case* follows, or the reason why none does."""
+        return f"steps of {case.strategy.name} are not traced; those of single, ddp, fsdp and tp are"
 
     def model_states_as_built(
         self, case: Case, parameters: int, effective: Mapping[str, Any]

@@ -92,15 +92,31 @@ def test_every_kind_of_step_that_is_not_traced_says_why(tmp_path):
         "[zero: {stage: 1}, cp, {fsdp: {cpu_offload: true}}, {ddp: {gradient_as_bucket_view: true}}]",
     )
     cases = planned(tmp_path, text, "--world-sizes", "2")
-    assert len(cases) == 4
     assert {case["peak_bytes"] for case in cases.values()} == {None}
-    assert all(
-        "single, ddp, fsdp (version 2) and tp are traced" in each["peak_note"] for each in cases.values()
-    )
+    assert {name: case["peak_note"].partition(":")[0] for name, case in cases.items()} == {
+        "zero1/2": "steps of zero are not traced; those of single, ddp, fsdp and tp are",
+        "cp/2": "steps of cp are not traced; those of single, ddp, fsdp and tp are",
+        "fsdp+offload/2": "cpu_offload",
+        "ddp+view/2": "gradient_as_bucket_view",
+    }
     compiled = planned(tmp_path, TINY, "--world-sizes", "2", "--set", "compile=true", "--only", "fsdp*")
     assert "compiled code is not traced" in compiled["fsdp/2"]["peak_note"]
     scaled = planned(tmp_path, TINY, "--world-sizes", "2", "--set", "precision=fp16", "--only", "fsdp*")
     assert "loss scale" in scaled["fsdp/2"]["peak_note"]
+
+
+@pytest.mark.parametrize("layout", ["padding: max_length", "packing: true", "padding: longest"])
+def test_rows_of_unequal_length_are_traced_where_they_are_filled_up(tmp_path, layout):
+    data = f"{{user: {{dataset: 'datasets_of_users:Unequal', {layout}, shift_labels: true}}}}"
+    text = TINY.replace("synthetic", data).replace("seq_len: 8", "seq_len: 32")
+    cases = planned(tmp_path, text, "--world-sizes", "2")
+    assert len(cases) == 2
+    for case in cases.values():
+        if layout == "padding: longest":
+            assert case["peak_bytes"] is None
+            assert "the lengths of the rows decide" in case["peak_note"]
+        else:
+            assert case["peak_bytes"] > 0, case["peak_note"]
 
 
 def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
@@ -112,7 +128,7 @@ def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
         "    batch: {per_device_batch_size: 4000000}\n"
     )
     run = run_in(tmp_path, text)
-    assert "limits.predicted_memory: no peak of zero1: of the strategies, single, ddp" in run.errors
+    assert "limits.predicted_memory: no peak of zero1: steps of zero are not traced" in run.errors
     records = [Finished.read(file) for file in run.folder.glob("trials/*/0/record.json")]
     assert sorted((each["case"]["label"], each["status"]) for each in records) == [
         ("ddp", "measured"),

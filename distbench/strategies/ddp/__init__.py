@@ -184,11 +184,17 @@ class DistributedDataParallel(ReplicatedStrategy):
         level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED
         return level.model_states(case, parameters, case.world_size)
 
-    def traced_step(self, case: Case) -> TracedStep | None:
+    def traced_step(self, case: Case) -> TracedStep | str:
+        changed = {
+            "gradient_as_bucket_view": self.gradient_as_bucket_view,
+            "sharded_optimizer": self.sharded_optimizer,
+            "powersgd_rank": self.powersgd_rank,
+            "local_sgd_period": self.local_sgd_period,
+            "precision.reduce": case.precision.reduce != case.precision.master,
+        }
+        if found := [name for name, is_changed in changed.items() if is_changed]:
+            return f"{', '.join(found)}: of ddp, only steps with plain buckets are traced"
         # DDP's reducer, in C++, reads values; it adds buckets to what one device needs for the same samples
-        is_plain = not (self.gradient_as_bucket_view or self.sharded_optimizer or self.intended_difference)
-        if not is_plain or case.precision.reduce != case.precision.master:
-            return None
         batch = replace(
             case.batch, global_batch_size=case.batch.micro_batch_size * case.batch.gradient_accumulation_steps
         )

@@ -271,9 +271,12 @@ class FullyShardedDataParallel(MeshStrategy):
         model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
         return len(model.layer_parameters) if model else None
 
-    def traced_step(self, case: Case) -> TracedStep | None:
-        # FSDP1 reads the values of its flat parameters; offloaded memory is not that of the device
-        return TracedStep(case) if self.version == 2 and not self.cpu_offload else None
+    def traced_step(self, case: Case) -> TracedStep | str:
+        if self.version == 1:
+            return "version = 1: FSDP1 reads the values of its parameters, and a trace has none"
+        if self.cpu_offload:
+            return "cpu_offload: a trace does not tell the memory of the host from that of a device"
+        return TracedStep(case)
 
     def build(self, context: RankContext) -> Engine:
         if self.version == 1:
