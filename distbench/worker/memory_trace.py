@@ -199,7 +199,8 @@ def _first_row(context: RankContext) -> Batch:
     case = context.case
     source: DataSource = registry.create_plugin("data", case.data)
     context.step.weighs_labels = source.weighs_labels
-    rows = source.open(context.workload.shape, case.seed, case.batch.global_batch_size)
+    # of a batch of one row: a batch that can't fit is not to be made
+    rows = source.open(context.workload.shape, case.seed, 1)
     return to_rank_device(rows(0, range(1)), context)
 
 
