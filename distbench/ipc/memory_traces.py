@@ -12,7 +12,7 @@ class TracedMemory:
     peak: int | None = None
     """Maximum bytes of tensors alive at once in a step, as ``memory_peak`` of a record; None: ``reason``."""
     phase: str = ""
-    """Phase of the step with the peak: ``forward``, ``backward``, ``step``."""
+    """Phase of the step with the peak: ``data``, ``forward``, ``backward``, ``step``."""
     between_steps: int | None = None
     """Bytes of tensors that are left at the end of a step."""
     reason: str = ""
