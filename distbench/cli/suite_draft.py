@@ -13,6 +13,7 @@ from typing import Any
 from distbench.cli.suite_template import complete_shape, is_user_callable, model_problem
 from distbench.core.case import LoaderConfig, PluginChoice
 from distbench.core.errors import UsageError
+from distbench.run.user_models import RowResult
 from distbench.suite.cells import LABEL_OPTION
 from distbench.suite.plugin_options import PluginChecker
 
@@ -95,6 +96,11 @@ def _is_same(one: PluginChoice, other: PluginChoice) -> bool:
 
 def _entry(strategy: PluginChoice) -> Any:
     return {strategy.name: dict(strategy.options)} if strategy.options else strategy.name
+
+
+def label_options(row: RowResult) -> dict[str, Any]:
+    """Options of a dataset that label each token of *row* with the next, if they are not labelled so."""
+    return {"shift_labels": True} if row.shift_labels else {}
 
 
 def transformers_task(name: str) -> str | None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.cli.configuration_suite import draft_from_file
+from distbench.cli.configuration_suite import draft_from_file, has_unequal_rows
 from distbench.cli.options import parse_counts, parse_option
 from distbench.cli.output import print_note
 from distbench.cli.script_suite import draft_from_run
-from distbench.cli.suite_draft import SuiteDraft
+from distbench.cli.suite_draft import SuiteDraft, label_options
 from distbench.cli.suite_template import (
     SUITE_GOALS,
     UNKNOWN_SHAPE_ADVICE,
@@ -29,6 +29,7 @@ from distbench.core.errors import SuiteError, UsageError, did_you_mean
 from distbench.core.user_callables import callable_problem
 from distbench.record import catalog
 from distbench.record.run_folder import RUN_FILE, Run
+from distbench.run.user_models import RowResult
 from distbench.suite import parse_suite_text
 from distbench.suite.foreign_files import foreign_file_problem
 from distbench.suite.yaml_reader import read_suite_text
@@ -81,9 +82,11 @@ class SuiteOrigin:
     def _draft(self, out: Path) -> SuiteDraft:
         file = Path(self.source)
         if file.is_file():
-            draft = draft_from_file(file, self.model, self._shape(), has_data=bool(self.data))
+            shape, row = self._sample(lengths=bool(self.data) and has_unequal_rows(file))
+            draft = draft_from_file(file, self.model, shape, row, has_data=bool(self.data))
         else:
-            draft = draft_from_run(self._run(out), self.model, self._shape(), has_data=bool(self.data))
+            shape, _ = self._sample()
+            draft = draft_from_run(self._run(out), self.model, shape, has_data=bool(self.data))
         for each in draft.left_out:
             print_note(f"left out: {each}")
         if not self.data:
@@ -108,10 +111,16 @@ class SuiteOrigin:
         check_goal(self.goal)
         (goal,) = (goal for goal in SUITE_GOALS if goal == self.goal)
         device = "cuda" if visible_gpu_count() else "cpu"
-        return SuiteAnswers(self.model, parse_devices(self.devices), goal, device, self._shape(), self.data)
+        devices, (shape, row) = parse_devices(self.devices), self._sample()
+        return SuiteAnswers(self.model, devices, goal, device, shape, self.data, label_options(row))
 
-    def _shape(self) -> Mapping[str, Any] | None:
-        """Shape of a sample, from a row of the dataset and a forward pass of the model; None: not tried.
+    def _sample(self, *, lengths: bool = False) -> tuple[Mapping[str, Any] | None, RowResult]:
+        """Shape of a sample, from a row of the dataset and a forward pass of the model, and what rows tell.
+
+        The shape is None if that was not tried.
+
+        Args:
+            lengths: Read all rows for their lengths.
 
         Raises:
             UsageError: one of them can't be imported, constructed or read.
@@ -122,13 +131,13 @@ class SuiteOrigin:
             raise UsageError(f"--data = {self.data!r}: {problem}, which returns a dataset")
         own = [PluginChoice("user", {"model": self.model})] if is_user_callable(self.model) else []
         if not own and not self.data:
-            return None
-        found = construct_models(own, dataset=self.data)
+            return None, RowResult()
+        found = construct_models(own, dataset=self.data, lengths=lengths)
         if not found.models and not found.row.shape and not found.row.problem:
-            return None
+            return None, found.row
         if found.row.problem:
             raise UsageError(f"--data: {found.row.problem}")
-        shape = dict(found.row.shape)
+        shape, row = dict(found.row.shape), found.row
         # a file of a model of transformers has a task of its own
         if self.model and not own and shape.get("kind", "tokens") != "tokens":
             raise UsageError(
@@ -140,8 +149,10 @@ class SuiteOrigin:
                 raise UsageError(f"--model: {each.problem}")
             if not each.shape:
                 print_note(f"{self.model}: {UNKNOWN_SHAPE_ADVICE}")
+                # a loss function gets rows as they are
+                row = dataclasses.replace(row, shift_labels=False)
             shape |= each.shape
-        return shape
+        return shape, row
 
 
 def check_folder(file: Path) -> None:

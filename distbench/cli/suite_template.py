@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,6 +48,8 @@ class SuiteAnswers:
     """
     data: str = ""
     """``package.module:callable`` of the user's own dataset; empty: what suits the model."""
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of that dataset."""
 
 
 def is_user_callable(answer: str) -> bool:
@@ -111,7 +113,7 @@ def render_suite(answers: SuiteAnswers, file: str) -> str:
         is_user_model=is_user_callable(answers.model),
         user_model_advice=_user_model_advice(answers.shape),
         shape=complete_shape(answers.shape),
-        data=json.dumps(user_data(answers.data)) if answers.data else "",
+        data=json.dumps(user_data(answers.data, answers.data_options)) if answers.data else "",
         devices=answers.devices,
         device=answers.device,
         samples=_SAMPLES,

@@ -27,12 +27,13 @@ def construct_models(
     datasets: Sequence[Case] = (),
     dataset: str = "",
     *,
+    lengths: bool = False,
     quiet: bool = False,
 ) -> ConstructionResults:
     """Construct each of *models* for *device*, and open the *datasets* of cases.
 
     Without any results, with a note, if that is not possible. The first row of *dataset*, if one is named,
-    decides the shape of the inputs of *models*.
+    decides the shape of the inputs of *models*; all of them are read if their *lengths* are asked for.
     """
     named = [each.options.get("model", each.name) for each in models]
     named += [case.data.options.get("dataset", case.data.name) for case in datasets]
@@ -41,7 +42,7 @@ def construct_models(
     with observe_progress(quiet=quiet) as watcher:
         watcher.build_started(item, 0, 1)
         try:
-            found = construct_user_models(models, device, computes, datasets, dataset)
+            found = construct_user_models(models, device, computes, datasets, dataset, lengths=lengths)
         except ConstructionError as error:
             watcher.note(f"{names}: not imported: {error}")
             return ConstructionResults([], [])

@@ -216,7 +216,7 @@ class BatchArrays:
         labels = arrays["labels"].astype(np.int64)
         if self.shift_labels:
             labels = labels if self.packs_rows else _shifted(labels)
-        elif self.shape.kind == "tokens" and _are_inputs(labels, inputs["input_ids"]):
+        elif self.shape.kind == "tokens" and are_inputs(labels, inputs["input_ids"]):
             raise self._error(
                 "labels equal input_ids, as transformers' collators make them for models that shift them; "
                 "set shift_labels: true"
@@ -265,7 +265,7 @@ def _masks_nothing(name: str, array: np.ndarray) -> bool:
     return name == "attention_mask" and bool(array.all())
 
 
-def _are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
+def are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
     """True if each label that counts is the input at its position, and inputs differ.
 
     Of a few labels that may be chance.

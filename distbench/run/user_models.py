@@ -61,6 +61,10 @@ class RowResult:
     """Description of the error; empty: none."""
     shape: dict[str, Any] = field(default_factory=dict)
     """Options of the workload ``user`` that it decides; empty: none, or no dataset was named."""
+    shift_labels: bool = False
+    """True if its tokens have no labels, or are their own labels."""
+    lengths: Sequence[int] = ()
+    """Tokens of the shortest and the longest row; empty: not asked for, or they can't be read in advance."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ def construct_user_models(
     computes: Sequence[str],
     datasets: Sequence[Case] = (),
     dataset: str = "",
+    *,
+    lengths: bool = False,
 ) -> ConstructionResults:
     """Construct each of *models* once in a subprocess, and read the first row of each of *datasets*.
 
@@ -89,6 +95,7 @@ def construct_user_models(
         datasets: Cases with a dataset of the user.
         dataset: ``package.module:callable`` of a dataset whose first row decides the shape of the inputs of
             *models*; empty: what they accept decides it.
+        lengths: Read all rows of *dataset* for their lengths.
 
     Raises:
         ConstructionError: there is no torch here, or the process that constructs them did not exit normally.
@@ -99,7 +106,7 @@ def construct_user_models(
         file = scratch / "models.json"
         asked = [dataclasses.asdict(each) for each in models]
         more = {"device": device, "computes": list(computes), "datasets": [c.to_json() for c in datasets]}
-        write_json(file, {"models": asked, "dataset": dataset, **more})
+        write_json(file, {"models": asked, "dataset": dataset, "lengths": lengths, **more})
         try:
             done = subprocess.run(
                 [sys.executable, *WORKER_ARGUMENTS, "construct", str(file)],

@@ -18,7 +18,7 @@ from distbench.core.serialization import decode
 from distbench.core.text import truncate_middle
 from distbench.data.base import DataSource
 from distbench.system.files import write_atomic
-from distbench.worker.first_row import FirstRow
+from distbench.worker.first_row import FirstRow, length_range
 from distbench.worker.user_code import message_with_line
 from distbench.workloads import batch_norm, weights
 from distbench.workloads.base import Workload
@@ -36,25 +36,35 @@ def construct_models(file: Path) -> None:
     The inputs of models have the shape of the first row of the dataset that *file* names, if it names one.
     """
     asked = json.loads(file.read_text())
-    row, row_problem = _first_row(asked["dataset"])
+    row, lengths, row_problem = _rows(asked["dataset"], has_lengths=asked["lengths"])
     told = {
         "models": [
             _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"], row)
             for each in asked["models"]
         ],
         "datasets": [_dataset_problem(decode(Case, each, str(file))) for each in asked["datasets"]],
-        "row": {"problem": row_problem, "shape": row.shape},
+        "row": {
+            "problem": row_problem,
+            "shape": row.shape,
+            "shift_labels": row.needs_shift,
+            "lengths": lengths,
+        },
     }
     write_atomic(file.with_suffix(".constructed"), json.dumps(told))
 
 
-def _first_row(dataset: str) -> tuple[FirstRow, str]:
-    """First row of *dataset*, and the problem of reading it; both are empty if *dataset* is."""
+def _rows(dataset: str, *, has_lengths: bool) -> tuple[FirstRow, list[int], str]:
+    """First row of *dataset*, lengths of all rows of tokens if asked for, and the problem of reading them.
+
+    All are empty if *dataset* is.
+    """
     try:
-        return (FirstRow.read(dataset) if dataset else FirstRow()), ""
+        row = FirstRow.read(dataset) if dataset else FirstRow()
+        has_tokens = row.shape.get("kind") == "tokens"
+        return row, length_range(dataset) if has_lengths and has_tokens else [], ""
     except Exception as error:
         # user code: any exception is an answer; its line is looked for in the module of a model
-        return FirstRow(), _problem_text(error, PluginChoice("user", {"model": dataset}))
+        return FirstRow(), [], _problem_text(error, PluginChoice("user", {"model": dataset}))
 
 
 def _try_model(

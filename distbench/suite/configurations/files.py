@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 from distbench.core.errors import UsageError
 from distbench.suite.configurations.accelerate_yaml import is_accelerate, read_accelerate
 from distbench.suite.configurations.deepspeed_json import is_deepspeed, read_deepspeed
-from distbench.suite.configurations.settings import DescribedTraining
+from distbench.suite.configurations.settings import DescribedTraining, SettingError
 from distbench.suite.configurations.torchtitan_toml import is_torchtitan, read_torchtitan
 from distbench.suite.configurations.trainer_arguments import is_trainer, read_trainer
 from distbench.system.files import read_bounded
@@ -38,7 +38,10 @@ def read_configuration(file: Path) -> DescribedTraining:
     if is_deepspeed(settings):
         return read_deepspeed(settings)
     if is_trainer(settings):
-        return read_trainer(settings, lambda name: _mapping(_beside(file, name)))
+        try:
+            return read_trainer(settings, lambda name: _mapping(_beside(file, name)))
+        except SettingError as error:
+            raise UsageError(f"{file}: {error}") from error
     if is_torchtitan(settings):
         return read_torchtitan(settings)
     if "strategies" in settings:

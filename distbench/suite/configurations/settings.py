@@ -16,6 +16,10 @@ _LARGEST = 2**53
 """More than any count or rate; also excludes infinity and NaN."""
 
 
+class SettingError(ValueError):
+    """A value that its framework does not take; the message names key, value and what is allowed."""
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """Key that is not carried over."""
@@ -42,6 +46,8 @@ class DescribedTraining:
     loader: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     """Options of a dataset of the user's own."""
+    length: int | None = None
+    """Tokens of a sample at most; None: the file does not decide it."""
     world_size: int | None = None
     """None: the file does not decide it."""
     engine: str = NATIVE_ENGINE.name
@@ -80,6 +86,17 @@ class Settings:
             self.leave(key, "auto: the arguments of the Trainer decide it", "training")
             return default
         return value
+
+    def take_flag(self, key: str) -> bool:
+        """Value of *key*; false if it is missing.
+
+        Raises:
+            SettingError: it is neither true nor false.
+        """
+        value = self.take(key, False)
+        if value not in (True, False):
+            raise SettingError(f"{self._path}{key} = {value!r}: must be true or false")
+        return bool(value)
 
     def take_number(self, key: str, default: float | None = None) -> float | None:
         """Number of *key*."""

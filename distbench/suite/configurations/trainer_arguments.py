@@ -12,6 +12,7 @@ from distbench.core.case import PluginChoice
 from distbench.suite.configurations.accelerate_yaml import autocast, read_fsdp
 from distbench.suite.configurations.deepspeed_json import read_deepspeed
 from distbench.suite.configurations.settings import DescribedTraining, Settings
+from distbench.suite.configurations.trainer_rows import row_options, row_tokens
 
 _WITHOUT_EFFECT = (
     *("output_dir", "overwrite_output_dir", "do_train", "do_eval", "do_predict", "run_name", "report_to"),
@@ -44,27 +45,32 @@ def is_trainer(settings: Mapping[str, Any]) -> bool:
 def read_trainer(
     given: Mapping[str, Any], read_json: Callable[[str], Mapping[str, Any]]
 ) -> DescribedTraining:
-    """The training that the arguments *given* describe; *read_json* reads a file of DeepSpeed by its name."""
+    """The training that the arguments *given* describe; *read_json* reads a file of DeepSpeed by its name.
+
+    Raises:
+        SettingError: a value is neither true nor false.
+    """
     off = {key for key, value in given.items() if value in _OFF and key not in _MEANINGFUL}
     quiet = {key for key in given if key.startswith(_PREFIXES_WITHOUT_EFFECT)}
     found = DescribedTraining(PluginChoice("ddp"), engine="trainer")
     settings = Settings({key: given[key] for key in given if key not in off | quiet}, found.left_out)
     settings.ignore(_WITHOUT_EFFECT)
     found.optimizer = _optimizer(settings)
-    if settings.take("gradient_checkpointing", False):
+    if settings.take_flag("gradient_checkpointing"):
         found.activation_checkpointing = "full"
-    found.compile = bool(settings.take("torch_compile", False))
+    found.compile = settings.take_flag("torch_compile")
     micro = settings.take_whole("per_device_train_batch_size", 8) or 8
     steps = settings.take_whole("gradient_accumulation_steps", 1) or 1
     found.batch = {"per_device_batch_size": micro * steps, "micro_batch_size": micro}
-    compute = "bf16" if settings.take("bf16", False) else "fp16" if settings.take("fp16", False) else "no"
+    compute = "bf16" if settings.take_flag("bf16") else "fp16" if settings.take_flag("fp16") else "no"
     found.precision = autocast(compute)
-    is_tf32 = bool(settings.take("tf32", False))
+    is_tf32 = settings.take_flag("tf32")
     _set_strategy(found, settings, compute, read_json)
     if is_tf32:
         found.precision["matmul"] = "high"
     found.loader = _loader(settings)
-    found.data = _data(settings)
+    found.length = row_tokens(settings)
+    found.data = row_options(settings, found.length)
     settings.leave_rest()
     return found
 
@@ -75,9 +81,9 @@ def _loader(settings: Settings) -> dict[str, Any]:
     loader: dict[str, Any] = {"workers": workers} if workers else {}
     # a global batch of a suite is always whole
     settings.ignore(["dataloader_drop_last"])
-    if settings.take("dataloader_persistent_workers", False) and loader:
+    if settings.take_flag("dataloader_persistent_workers") and loader:
         loader["persistent_workers"] = True
-    pins, on_cpu = settings.take("dataloader_pin_memory"), settings.take("use_cpu", False)
+    pins, on_cpu = settings.take("dataloader_pin_memory"), settings.take_flag("use_cpu")
     if pins and loader and not on_cpu:
         loader["pin_memory"] = True
     elif pins is None and loader and not on_cpu:
@@ -86,20 +92,6 @@ def _loader(settings: Settings) -> dict[str, Any]:
     if (ahead := settings.take_whole("dataloader_prefetch_factor")) and loader:
         loader["prefetch_factor"] = ahead
     return loader
-
-
-def _data(settings: Settings) -> dict[str, Any]:
-    """Options of a dataset that the arguments decide, in transformers 4 and 5."""
-    if settings.take("packing", False):
-        # of TRL's SFTConfig
-        return {"packing": True}
-    kind = str(settings.take("train_sampling_strategy", "random"))
-    if settings.take("group_by_length", False) or kind == "group_by_length":
-        # the default collator fills rows up to the longest of a micro-batch
-        return {"padding": "longest", "group_by_length": True}
-    if kind not in ("random", "sequential"):
-        settings.leave("train_sampling_strategy", f"{kind}: the suite draws rows at random", "training")
-    return {"shuffle": False} if kind == "sequential" else {}
 
 
 _MEANINGFUL = ("dataloader_pin_memory", "max_grad_norm", "ddp_find_unused_parameters", "weight_decay")
@@ -152,7 +144,7 @@ def _ddp_options(settings: Settings, found: DescribedTraining) -> dict[str, Any]
     options: dict[str, Any] = {"find_unused_parameters": True} if unused else {}
     if cap := settings.take_number("ddp_bucket_cap_mb"):
         options["bucket_cap_mb"] = cap
-    if settings.take("ddp_static_graph", False):
+    if settings.take_flag("ddp_static_graph"):
         options["static_graph"] = True
     return options
 
