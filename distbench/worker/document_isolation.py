@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +19,11 @@ from distbench.strategies.engine import Engine
 from distbench.worker.batches import to_rank_device
 from distbench.workloads.base import mean_of
 
+T = TypeVar("T")
+
 _LEAST_LENGTH = 6
+_FRAMEWORKS = ("torch", "deepspeed", "accelerate", "lightning", "lightning_fabric")
+"""Packages whose modules wrap a model, and pass its arguments on."""
 _ROUNDING = 16
 """Rounding errors of the compute dtype by which the loss of a document may depend on its place in a row."""
 
@@ -65,10 +72,16 @@ def check_documents(engine: Engine, context: RankContext) -> None:
         )
     share = batch.global_batch_size // context.data_parallel_size
     documents = _Documents(share // batch.gradient_accumulation_steps, shape.sample_length, shape.ids)
+    if not _evaluated(engine, lambda module: context.workload.takes_position_ids(_without_wrappers(module))):
+        raise UnsupportedCase(
+            f"packing: forward of the model takes no {POSITION_IDS}, the place of each token in its row; add "
+            "that argument, and attend within the rows that it tells, or use padding: longest"
+        )
     # the first two tell what is not reproducible in the computation itself
     variants = (((0, 1, 2), 1), ((0, 1, 2), 1), ((0, 1, 2), 2), ((1, 0, 2), 2))
+    batches = [documents.batch(*variant) for variant in variants]
     own, again, among_others, elsewhere = (
-        _loss(engine, context, to_rank_device(documents.batch(*variant), context)) for variant in variants
+        _loss(engine, context, to_rank_device(batch, context)) for batch in batches
     )
     if abs(among_others - own) > 2 * abs(again - own):
         raise UnsupportedCase(
@@ -93,12 +106,30 @@ def _loss(engine: Engine, context: RankContext, batch: Batch) -> float:
     def score(module: nn.Module) -> float:
         return float(mean_of(context.workload.loss(module, batch)))
 
+    return _evaluated(engine, score)
+
+
+def _evaluated(engine: Engine, score: Callable[[nn.Module], T]) -> T:
+    """``engine.evaluate(score)``.
+
+    Raises:
+        UnsupportedCase: the engine has no evaluation.
+    """
     try:
         return engine.evaluate(score)
     except NotImplementedError as error:
         raise UnsupportedCase(f"packing: whether documents stay apart can't be shown: {error}") from error
-    except TypeError as error:
-        raise UnsupportedCase(
-            f"packing: the model takes no {POSITION_IDS}, the place of each token in its row, after its "
-            f"inputs ({error})"
-        ) from error
+
+
+def _without_wrappers(module: nn.Module) -> nn.Module:
+    """The model inside *module*, which frameworks may wrap."""
+    while type(module).__module__.partition(".")[0] in _FRAMEWORKS and _passes_on(module):
+        module = next(module.children())
+    return module
+
+
+def _passes_on(module: nn.Module) -> bool:
+    """True if the forward pass of *module* takes any arguments, and it has a child to pass them on to."""
+    kinds = [each.kind for each in inspect.signature(type(module).forward).parameters.values()][1:]
+    only_any = kinds == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
+    return only_any and next(module.children(), None) is not None

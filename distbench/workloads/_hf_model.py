@@ -38,13 +38,15 @@ class TensorModel(nn.Module):
         if self._is_balanced:
             _check_balance(model)
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, *inputs: torch.Tensor, position_ids: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Logits, classes last; if experts are balanced, also the balancing loss of each row (rows,).
 
-        Of packed rows it also takes the place of each token in its document.
+        *position_ids* has the place of each token in its document, if rows are packed.
         """
-        names = (*self._inputs, POSITION_IDS) if len(inputs) > len(self._inputs) else self._inputs
-        output = self.model(**dict(zip(names, inputs, strict=True)), **self._more)
+        packed = {} if position_ids is None else {POSITION_IDS: position_ids}
+        output = self.model(**dict(zip(self._inputs, inputs, strict=True)), **packed, **self._more)
         logits: torch.Tensor = output.logits
         if not self._is_balanced:
             return logits

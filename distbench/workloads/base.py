@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -102,6 +103,10 @@ class Workload(ABC):
         """
         return None
 
+    def takes_position_ids(self, module: nn.Module) -> bool:
+        """True if *module*, without wrappers, takes the place of each token in its document by keyword."""
+        return takes_keyword(module, POSITION_IDS)
+
     def flops_per_sample(self) -> int | None:
         """Model FLOPs of forward and backward for one sample, or None if there is no formula.
 
@@ -187,10 +192,21 @@ class Workload(ABC):
         return count_labels(batch["labels"])
 
 
-def model_inputs(batch: dict[str, torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-    """Arrays *names* of *batch* for a model, and if rows are packed, the place of each token in its own."""
-    packed = [batch[POSITION_IDS]] if POSITION_IDS in batch else []
-    return [*(batch[name] for name in names), *packed]
+def model_output(module: nn.Module, batch: dict[str, torch.Tensor], names: Sequence[str]) -> Any:
+    """Output of *module* for the arrays *names* of *batch*.
+
+    If rows are packed, it also gets the place of each token in its document, by keyword.
+    """
+    packed = {POSITION_IDS: batch[POSITION_IDS]} if POSITION_IDS in batch else {}
+    return module(*(batch[name] for name in names), **packed)
+
+
+def takes_keyword(module: nn.Module, name: str) -> bool:
+    """True if the forward pass of *module* takes an argument by the keyword *name*."""
+    return any(
+        each.kind is each.VAR_KEYWORD or (each.name == name and each.kind is not each.POSITIONAL_ONLY)
+        for each in inspect.signature(module.forward).parameters.values()
+    )
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count
 from distbench.core.errors import as_yaml, did_you_mean
-from distbench.data.base import INPUT_ARRAYS, DataKind, DataShape
+from distbench.data.base import INPUT_ARRAYS, POSITION_IDS, DataKind, DataShape
 from distbench.workloads import _hf_source
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned_workload import PlannedWorkload
-from distbench.workloads.base import at_least_fp32, cross_entropy, model_inputs
+from distbench.workloads.base import at_least_fp32, cross_entropy, model_output, takes_keyword
 from distbench.workloads.batch_norm import Statistics, convert_batch_norm, device_problem
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
@@ -153,9 +153,13 @@ class HuggingFace(PlannedWorkload):
         model: Any = module.model
         return repeated_layers(model)
 
+    def takes_position_ids(self, module: nn.Module) -> bool:
+        model: Any = module.model
+        return takes_keyword(model, POSITION_IDS)
+
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         # not by the shape, which takes time to make in every step
-        output = module(*model_inputs(batch, INPUT_ARRAYS[_KINDS[self.task]]))
+        output = model_output(module, batch, INPUT_ARRAYS[_KINDS[self.task]])
         if not isinstance(output, tuple):
             return cross_entropy(output, batch["labels"])
         logits, balance = output

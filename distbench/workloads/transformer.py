@@ -10,7 +10,7 @@ from distbench.core.bounds import Bound, Count
 from distbench.data.base import DataShape
 from distbench.workloads import _decoder_plan as parting
 from distbench.workloads._dimensions import PRESETS, Dimensions
-from distbench.workloads.base import Workload, cross_entropy, model_inputs
+from distbench.workloads.base import Workload, cross_entropy, model_output
 from distbench.workloads.context import AttentionWrapper, ContextSplit
 from distbench.workloads.mixture import ExpertLayers
 from distbench.workloads.splits import TensorSplits
@@ -201,7 +201,7 @@ class Transformer(Workload):
         return list(blocks.children())
 
     def loss(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return cross_entropy(module(*model_inputs(batch, ("input_ids",))), batch["labels"])
+        return cross_entropy(model_output(module, batch, ("input_ids",)), batch["labels"])
 
     def _expert_problems(self) -> Iterator[str]:
         given = [name for name in ("top_k", "capacity_factor") if getattr(self, name) is not None]

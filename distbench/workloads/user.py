@@ -10,7 +10,7 @@ from distbench.core.bounds import Count
 from distbench.core.user_callables import callable_problem, import_callable, top_modules
 from distbench.data.base import DataKind, DataShape
 from distbench.workloads._planned_workload import PlannedWorkload
-from distbench.workloads.base import at_least_fp32, cross_entropy, model_inputs
+from distbench.workloads.base import at_least_fp32, cross_entropy, model_output
 from distbench.workloads.batch_norm import Statistics, convert_batch_norm, device_problem
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class UserModel(PlannedWorkload):
 
     def _cross_entropy(self, module: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         labels = batch["labels"]
-        logits = module(*model_inputs(batch, self.shape.inputs))
+        logits = model_output(module, batch, self.shape.inputs)
         wanted = (*labels.shape, self.classes)
         if getattr(logits, "shape", None) != wanted:
             returned = tuple(logits.shape) if hasattr(logits, "shape") else type(logits).__name__

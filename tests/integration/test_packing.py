@@ -161,7 +161,8 @@ OPT = "{model_type: opt, seq_len: 64, config: {hidden_size: 32, ffn_dim: 64, num
         ("opt", "lets tokens see other rows that share theirs"),
         ("packed:Mixing", "lets tokens see other rows that share theirs"),
         ("packed:Placed", "the loss of a row depends on its place in a packed one"),
-        ("small:Small", "the model takes no position_ids"),
+        ("small:Small", "forward of the model takes no position_ids"),
+        ("packed:TakesTargets", "forward of the model takes no position_ids"),
     ],
 )
 def test_a_model_that_lets_rows_mix_is_refused_with_the_reason(run_suite, model, said):
@@ -176,7 +177,22 @@ def test_a_model_that_lets_rows_mix_is_refused_with_the_reason(run_suite, model,
     assert said in case["reason"]
 
 
-def test_a_model_that_keeps_rows_apart_is_measured(run_suite):
-    text = SUITE.replace("WORKLOAD", "{user: {model: 'packed:Apart', length: 64}}")
+def test_an_error_of_the_model_is_no_refusal(run_suite):
+    text = SUITE.replace("WORKLOAD", "{user: {model: 'packed:RaisesTypeError', length: 64}}")
     done = run_suite(text.replace("STRATEGIES", "[ddp]"))
+    (case,) = done.cases.values()
+    assert case["status"] == "crashed"
+    assert "no cats in the bag" in str(done.record("ddp"))
+
+
+@pytest.mark.parametrize(
+    ("model", "strategies"),
+    [
+        ("Apart", "[ddp]"),
+    ],
+)
+def test_a_model_that_keeps_rows_apart_is_measured(run_suite, model, strategies):
+    text = SUITE.replace("WORKLOAD", f"{{user: {{model: 'packed:{model}', length: 64}}}}")
+    done = run_suite(text.replace("STRATEGIES", strategies))
+    assert {each["status"] for each in done.cases.values()} == {"measured"}
     assert set(done.verdicts.values()) <= {EQUIVALENT, ROUNDING}

@@ -7,16 +7,19 @@ from small import Small
 class Apart(Small):
     """Each token gets the mean of those before it in its own row."""
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
         x = self.embedding(tokens)
         places = torch.arange(tokens.shape[1])
-        row_places = places.expand(tokens.shape) if positions is None else self.seen(positions)
+        row_places = places.expand(tokens.shape) if position_ids is None else self.seen(position_ids)
         back = places[:, None] - places
         mask = ((back >= 0) & (back <= row_places.unsqueeze(-1))).to(x.dtype)
-        x = x + mask / mask.sum(-1, keepdim=True) @ x
+        x = self.combined(x, mask / mask.sum(-1, keepdim=True) @ x)
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
+
+    def combined(self, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        return x + mean
 
     def seen(self, positions: torch.Tensor) -> torch.Tensor:
         """Number of tokens before each one that it sees."""
@@ -37,5 +40,17 @@ class Placed(Apart):
         super().__init__()
         self.places = torch.nn.Embedding(64, 256)
 
-    def forward(self, tokens: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
-        return super().forward(tokens, positions) + self.places(torch.arange(tokens.shape[1]))
+    def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(tokens, position_ids) + self.places(torch.arange(tokens.shape[1]))
+
+
+class TakesTargets(Small):
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        if targets is not None:
+            raise ValueError("not enough values to unpack")
+        return super().forward(tokens)
+
+
+class RaisesTypeError(Apart):
+    def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        raise TypeError("no cats in the bag")
