@@ -17,6 +17,7 @@ from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataSource
 from distbench.strategies.base import Batch, RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine
 from distbench.worker.batches import to_rank_device
+from distbench.worker.zero_tensors import noise_in_zero_tensors
 from distbench.workloads.base import mean_of
 
 T = TypeVar("T")
@@ -53,6 +54,13 @@ class _Documents:
             parts[POSITION_IDS].append(np.tile(np.arange(sizes[document]), (self.rows, 1)))
         return {name: np.concatenate(arrays, axis=1) for name, arrays in parts.items()}
 
+    def shifted_first(self, shift: int) -> dict[str, np.ndarray]:
+        """The rows with *shift* added to the first token of document 1, whose later labels alone count."""
+        batch, first = self.batch((0, 1, 2), 1), self.length // 3
+        batch["input_ids"][:, first] = (batch["input_ids"][:, first] + shift) % self.classes
+        batch["labels"][:, first] = IGNORE_INDEX
+        return batch
+
 
 def check_documents(engine: Engine, context: RankContext) -> None:
     """Check that the loss of a document in a packed row depends on its own tokens alone.
@@ -80,7 +88,8 @@ def check_documents(engine: Engine, context: RankContext) -> None:
     # the first two tell what is not reproducible in the computation itself
     variants = (((0, 1, 2), 1), ((0, 1, 2), 1), ((0, 1, 2), 2), ((1, 0, 2), 2))
     batches = [documents.batch(*variant) for variant in variants]
-    own, again, among_others, elsewhere = (
+    batches += [documents.shifted_first(shift) for shift in (0, 1)]
+    own, again, among_others, elsewhere, before, after = (
         _loss(engine, context, to_rank_device(batch, context)) for batch in batches
     )
     if abs(among_others - own) > 2 * abs(again - own):
@@ -98,13 +107,19 @@ def check_documents(engine: Engine, context: RankContext) -> None:
             f"{abs(elsewhere - own):.1e}; the model must take positions from {POSITION_IDS}, or use "
             "padding: longest"
         )
+    if abs(after - before) <= 2 * abs(again - own):
+        raise UnsupportedCase(
+            "packing: whether the model keeps rows apart can't be shown: its loss does not depend on earlier "
+            "tokens of the same row either (a part that is 0 at first may hide them); use padding: longest"
+        )
 
 
 def _loss(engine: Engine, context: RankContext, batch: Batch) -> float:
-    """Loss of *batch* in evaluation mode."""
+    """Loss of *batch* in evaluation mode, with noise in tensors that are 0 everywhere."""
 
     def score(module: nn.Module) -> float:
-        return float(mean_of(context.workload.loss(module, batch)))
+        with noise_in_zero_tensors(module, is_compiled=context.case.compile != "none"):
+            return float(mean_of(context.workload.loss(module, batch)))
 
     return _evaluated(engine, score)
 

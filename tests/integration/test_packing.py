@@ -161,6 +161,9 @@ OPT = "{model_type: opt, seq_len: 64, config: {hidden_size: 32, ffn_dim: 64, num
         ("opt", "lets tokens see other rows that share theirs"),
         ("packed:Mixing", "lets tokens see other rows that share theirs"),
         ("packed:Placed", "the loss of a row depends on its place in a packed one"),
+        ("packed:MixingBehindZeroHead", "lets tokens see other rows that share theirs"),
+        ("packed:MixingBehindZeroProjection", "lets tokens see other rows that share theirs"),
+        ("packed:EachAlone", "does not depend on earlier tokens of the same row either"),
         ("small:Small", "forward of the model takes no position_ids"),
         ("packed:TakesTargets", "forward of the model takes no position_ids"),
     ],
@@ -189,6 +192,9 @@ def test_an_error_of_the_model_is_no_refusal(run_suite):
     ("model", "strategies"),
     [
         ("Apart", "[ddp]"),
+        # what engines keep gathered must be as it was
+        ("ApartBehindZeroHead", "[ddp, fsdp, {zero: {stage: 3}}]"),
+        ("zero_headed_decoder", "[ddp]"),
     ],
 )
 def test_a_model_that_keeps_rows_apart_is_measured(run_suite, model, strategies):

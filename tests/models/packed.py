@@ -1,5 +1,8 @@
 """Models for packed rows, named by suites of the tests as ``packed:...``; some let rows mix."""
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from small import Small
 
@@ -44,6 +47,42 @@ class Placed(Apart):
         return super().forward(tokens, position_ids) + self.places(torch.arange(tokens.shape[1]))
 
 
+class MixingBehindZeroHead(Mixing):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.nn.init.zeros_(self.head.weight)
+
+
+class Gated(Apart):
+    """What a token gets from others is projected by zeros, as it is with LoRA or adaLN-zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = torch.nn.Linear(16, 16, bias=False)
+        torch.nn.init.zeros_(self.projection.weight)
+
+    def combined(self, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        return x + self.projection(mean)
+
+
+class MixingBehindZeroProjection(Gated, Mixing):
+    pass
+
+
+class ApartBehindZeroHead(Apart):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.nn.init.zeros_(self.head.weight)
+        self.head.weight.data[0] *= -1
+
+
+class EachAlone(Small):
+    """No token sees another one."""
+
+    def forward(self, tokens: torch.Tensor, **_: Any) -> torch.Tensor:
+        return super().forward(tokens)
+
+
 class TakesTargets(Small):
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
         if targets is not None:
@@ -54,3 +93,12 @@ class TakesTargets(Small):
 class RaisesTypeError(Apart):
     def forward(self, tokens: torch.Tensor, position_ids: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
         raise TypeError("no cats in the bag")
+
+
+def zero_headed_decoder() -> torch.nn.Module:
+    from distbench.workloads._decoder import Decoder
+    from distbench.workloads._dimensions import PRESETS
+
+    decoder = Decoder(replace(PRESETS["tiny"], tied=False))
+    torch.nn.init.zeros_(decoder.head.weight)
+    return decoder
