@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from distbench.core.bounds import Bound
+from distbench.core.units import join_words
 from distbench.core.user_callables import callable_problem, top_modules
 from distbench.data.base import BatchFunction, DataShape, DataSource
 
@@ -81,24 +82,35 @@ class UserDataset(DataSource):
                 yield f"{option}: loss_function of the workload gets rows as they are; remove one of the two"
             elif is_set and option in of_tokens and shape.kind != "tokens":
                 yield f"{option} is for workloads of tokens, but this one takes {shape.kind}"
-        if of_tokens["padding"] and self.collate:
-            yield "padding and collate both make rows equally long; remove one of them"
+        fills_rows = self.packing or self.padding != "none"
+        if fills_rows and shape.kind == "tokens" and self.pad_token_id >= shape.ids:
+            yield (
+                f"pad_token_id = {self.pad_token_id}: the ids of the workload are 0 to {shape.ids - 1}; "
+                "use one of them"
+            )
+        yield from self._packing_problems() if self.packing else self._padding_problems()
+
+    def _packing_problems(self) -> Iterator[str]:
         others = {
             "padding": self.padding != "none",
+            "pad_to_multiple_of": self.pad_to_multiple_of,
             "collate": self.collate,
             "group_by_length": self.group_by_length,
         }
-        if self.packing and (set_too := [name for name, value in others.items() if value]):
-            yield f"packing fills rows by itself; remove {' and '.join(set_too)}, or set packing: false"
+        if set_too := [name for name, value in others.items() if value]:
+            yield f"packing fills rows by itself; remove {join_words(set_too)}, or set packing: false"
+
+    def _padding_problems(self) -> Iterator[str]:
+        if self.padding != "none" and self.collate:
+            yield "padding and collate both make rows equally long; remove one of them"
         if self.pad_to_multiple_of is not None and self.padding != "longest":
             yield (
                 f"pad_to_multiple_of = {self.pad_to_multiple_of} is only used with padding: longest, but "
                 f"padding = {self.padding}; remove it, or change padding"
             )
-
         if self.group_by_length and not self.shuffle:
             yield "group_by_length orders rows by length, and shuffle: false keeps their order; remove one"
-        if self.group_by_length and self.padding == "none" and not (self.collate or self.packing):
+        if self.group_by_length and self.padding == "none" and not self.collate:
             yield "group_by_length is for rows of unequal length; set padding: longest, or remove it"
 
     @property

@@ -383,14 +383,26 @@ def test_packed_rows_that_lack_what_a_workload_takes_are_refused(name, said):
 
 @pytest.mark.parametrize(
     "options",
-    [{"padding": "longest"}, {"collate": "datasets_of_users:halves"}, {"group_by_length": True}],
+    [
+        {"padding": "longest"},
+        {"pad_to_multiple_of": 8},
+        {"collate": "datasets_of_users:halves"},
+        {"group_by_length": True},
+    ],
 )
 def test_options_that_contradict_packing_are_refused(options):
     (option,) = options
     said = source("Tokens", packing=True, **options).problem(TOKENS) or ""
-    assert f"packing fills rows by itself; remove {option}" in said
+    assert said == f"packing fills rows by itself; remove {option}, or set packing: false"
     features = source("Tokens", packing=True).problem(DataShape("features", 8, 10)) or ""
     assert "packing is for workloads of tokens" in features
+
+
+@pytest.mark.parametrize("options", [{"packing": True}, {"padding": "longest"}])
+def test_a_token_that_fills_rows_is_one_of_the_workload(options):
+    assert source("Tokens", pad_token_id=255, **options).problem(TOKENS) is None
+    said = source("Tokens", pad_token_id=256, **options).problem(TOKENS) or ""
+    assert said == "pad_token_id = 256: the ids of the workload are 0 to 255; use one of them"
 
 
 @pytest.mark.parametrize(
