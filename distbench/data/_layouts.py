@@ -10,7 +10,7 @@ import numpy as np
 
 _MAX_GROUP, _MIN_GROUPS = 50, 4
 """Most batches of a group of rows that are sorted by length, and fewest groups of an epoch, if it can have
-so many: as in transformers."""
+so many: the numbers of transformers, whose batches are those of one device and its accumulation."""
 
 
 def row_length(row: Any) -> int | None:

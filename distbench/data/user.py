@@ -53,7 +53,8 @@ class UserDataset(DataSource):
     group_by_length: bool = field(default=False, metadata={"since": 4})
     """Fill each global batch with rows of like length, as transformers' train_sampling_strategy:
     group_by_length: rows are drawn anew each epoch and sorted by length in groups of up to 50 global batches.
-    Unlike there, the batches of an epoch come in a drawn order, so that timed steps are typical of all."""
+    There a group has 50 batches of one device and its accumulation, here of all devices, so that batches are
+    the same for every world size; and they come in a drawn order, so that timed steps are typical of all."""
 
     packing: bool = field(default=False, metadata={"since": 4})
     """Put several rows of unequal length into one, up to the length of the workload, by best-fit decreasing

@@ -69,7 +69,10 @@ PEAK_TABLE = TableSpec(
         _bytes("bytes", "Bytes that exist at the peak."),
     ),
 )
-_MAXIMUM_DOC = "Maximum over the ends of the phases of the counted step, and over ranks."
+_MAXIMUM_DOC = (
+    "Maximum over the ends of the phases of the counted step, and over ranks. If rows differ in length, the "
+    "timed steps, of which memory_peak is, may have longer ones."
+)
 
 
 @dataclass(frozen=True)
