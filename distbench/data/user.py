@@ -55,7 +55,6 @@ class UserDataset(DataSource):
     group_by_length: rows are drawn anew each epoch and sorted by length in groups of up to 50 global batches.
     There a group has 50 batches of one device and its accumulation, here of all devices, so that batches are
     the same for every world size; and they come in a drawn order, so that timed steps are typical of all."""
-
     packing: bool = field(default=False, metadata={"since": 4})
     """Put several rows of unequal length into one, up to the length of the workload, by best-fit decreasing
     as TRL does. Tokens see only those of their own row: the model gets position_ids that begin anew, and one

@@ -22,9 +22,10 @@ def layout_problem(case: Case, strategy: Strategy, workload: Workload) -> str | 
 def _packing_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
     """Reason why *case* can't keep the documents of packed rows apart; None: none is known in advance."""
     sizes, instead = strategy.mesh_sizes(case.world_size), "use padding: max_length instead"
-    if "pp" in (case.strategy.name, *(name for name, size in sizes.items() if size > 1)):
+    used = {case.strategy.name, *(name for name, size in sizes.items() if size > 1)}
+    if "pp" in used:
         return f"packing: stages pass on activations alone, and not where documents begin; {instead}"
-    if "cp" in (case.strategy.name, *(name for name, size in sizes.items() if size > 1)):
+    if "cp" in used:
         return f"packing: context parallelism attends over whole rows, and not within documents; {instead}"
     if case.precision.float8 == "tensorwise":
         return (
