@@ -246,20 +246,28 @@ class _VolumeReconciler:
         standing = self._record.values.get("comm_standing_bytes", 0.0)
         if not standing or "all_gather" not in self._theory:
             return
+        expected = self._expected_standing()
+        if expected is not None and standing > expected:
+            saved = standing - expected
+            self._attribute(
+                "all_gather", -saved, f"{format_bytes(saved)} were already gathered and not gathered again"
+            )
+
+    def _expected_standing(self) -> float | None:
+        """Bytes that stay gathered from a pass to the next in theory; None: unknown."""
+        told = [row.get("standing") for row in self._record.tables.get("collectives_theory", [])]
+        if any(size is not None for size in told):
+            return math.fsum(filter(None, told))
         # two passes over the layers need every parameter; those gathered once in theory stay by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
         effective = self._record.effective
         elements = effective.get("gathered_parameters", effective.get("parameters"))
         if elements is None:
             # the engine of a plug-in need not report it
-            return
+            return None
         needed = passes * elements * self._element_bytes
         # theory also gathers activations, which do not stay gathered
-        saved = standing - (needed - min(needed, self._theory["all_gather"]))
-        if saved > 0:
-            self._attribute(
-                "all_gather", -saved, f"{format_bytes(saved)} were already gathered and not gathered again"
-            )
+        return float(needed - min(needed, self._theory["all_gather"]))
 
     def _attribute_early_end(self) -> None:
         effective = self._record.effective

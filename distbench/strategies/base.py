@@ -23,6 +23,7 @@ from distbench.strategies.description import (
     ExcessCause,
     ExpectedCollective,
     IntendedDifference,
+    RankPasses,
     SettingMeaning,
     StrategyDescription,
     TracedStep,
@@ -293,7 +294,8 @@ class Strategy(ABC):
 
         Payload: each array in full (nccl-tests' convention), every micro-batch, in the dtypes of *case*;
         groups of one rank send nothing. If ranks send different amounts, it is the mean over ranks.
-        *parameters* is the model's number of parameters. None: the strategy has no such theory.
+        *parameters* is the model's number of parameters; padding, and what the order of the modules decides,
+        are included if it is that of the workload. None: the strategy has no such theory.
         """
         return None
 
@@ -317,6 +319,12 @@ class Strategy(ABC):
         # the number of calls for the trained parameters depends on the model's layers
         return [a if a.op in self.operations_on_frozen else replace(b, calls=None) for a, b in pairs]
 
+    def rank_passes(self, case: Case) -> RankPasses | None:
+        """Forward and backward passes of a rank in a step; None: the strategy has no such theory."""
+        sizes = self.mesh_sizes(case.world_size)
+        split = sizes.get("tp", 1) * sizes.get("cp", 1)
+        return RankPasses(case.batch.gradient_accumulation_steps, case.batch.micro_batch_size / split)
+
     def loss_count_traffic(self, ranks: int) -> Sequence[ExpectedCollective]:
         """Sum over *ranks* of the label counts of losses that are a sum and a count, once per step."""
         if self.data_parallel_size(ranks) == 1:
@@ -326,9 +334,9 @@ class Strategy(ABC):
         if stages > 1:
             # only ranks with the last stage compute a loss
             over = [name for name in DATA_DIMENSIONS if name in sizes]
-            return [ExpectedCollective("all_reduce", size / stages, name) for name in over]
+            return [ExpectedCollective("all_reduce", size / stages, name, 1 / stages) for name in over]
         # over all ranks, which are no single dimension if there are several
-        return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None)]
+        return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None, 1)]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Bytes that a rank should read from ``offload_folder`` (``read``) and write (``written``) per step.
@@ -354,8 +362,8 @@ class Strategy(ABC):
 
         Keys: ``parameters``, ``gradients``, ``optimizer_state`` and ``master``, by the table of ZeRO
         (Rajbhandari et al. 2020, arXiv:1910.02054, section 5 and figure 1), with the dtypes in use in place
-        of its 2 + 2 + K bytes, for a model of *parameters* elements. Padding and buffers are not included.
-        Imports no torch.
+        of its 2 + 2 + K bytes, for a model of *parameters* elements. Buffers are not included; the padding of
+        shards is, if they are all those of the workload and it reports their shapes. Imports no torch.
         """
         return None
 

@@ -41,6 +41,18 @@ class ExcessCause:
 
 
 @dataclass(frozen=True)
+class CallCount:
+    """Calls of a collective in a step of a rank; None: unknown."""
+
+    calls: float | None = None
+    meetings: float | None = None
+    """``ExpectedCollective.meetings`` of them."""
+
+
+UNKNOWN_CALLS = CallCount()
+
+
+@dataclass(frozen=True)
 class ExpectedCollective:
     """Collectives of one kind that a rank should issue in a step."""
 
@@ -53,6 +65,29 @@ class ExpectedCollective:
     calls: float | None = None
     """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
     because an engine packs tensors into buckets."""
+    meetings: float | None = None
+    """Number of those calls before which the rank has multiplied matrices since the collective before it, of
+    any kind, or that are the first of a step. The sum over all collectives is the number of times that ranks
+    wait for each other: calls that follow one another wait once. None: theory does not say."""
+    issued_as: str | None = None
+    """Operation that the engine calls in its place, with the same payload; None: ``op``."""
+    standing: float | None = None
+    """Of an all-gather of parameters, the bytes that forward and backward passes need besides, but that stay
+    gathered from the pass before. None: theory does not say."""
+
+
+@dataclass(frozen=True)
+class RankPasses:
+    """Forward and backward passes of a rank in an optimizer step."""
+
+    count: int
+    """Number of forward passes, each with its backward pass."""
+    samples: float
+    """Samples of one pass; of those that several ranks split by position or inside the layers, a share."""
+    layer_share: float = 1.0
+    """Fraction of the model's layers that the rank has."""
+    bubble: float | None = 0.0
+    """Fraction of the step in which it waits for other pipeline stages; None: theory does not say."""
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,9 @@ class DataParallel(ReplicatedStrategy):
             )
         return super().problem(case, machine)
 
+    def rank_passes(self, case: Case) -> None:
+        """No theory: one process drives all devices, and copies the model to them in each pass."""
+
     def build(self, context: RankContext) -> Engine:
         from torch import nn
 

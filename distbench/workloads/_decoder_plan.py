@@ -5,6 +5,7 @@ from __future__ import annotations
 from distbench.workloads._dimensions import Dimensions
 from distbench.workloads.context import ContextSplit
 from distbench.workloads.mixture import ExpertLayers
+from distbench.workloads.module_calls import ModuleCall
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -38,6 +39,40 @@ def tensor_splits(dims: Dimensions, seq_len: int) -> TensorSplits:
         "them"
         if dims.experts
         else "",
+    )
+
+
+def module_calls(dims: Dimensions) -> ModuleCall:
+    """Calls of the modules of a decoder, in the order of ``Dimensions.tensor_shapes``."""
+    table = (("embedding", dims.vocab_size * dims.dim),)
+    head = table if dims.tied else (("head", dims.vocab_size * dims.dim),)
+    blocks = (_block_call(dims, f"blocks.{number}") for number in range(dims.depth))
+    norm = ModuleCall((("norm", dims.dim),))
+    return ModuleCall(
+        calls=(ModuleCall(table, takes_data=True), *blocks, norm, ModuleCall(head, multiplies=True)),
+        takes_data=True,
+    )
+
+
+def _block_call(dims: Dimensions, name: str) -> ModuleCall:
+    queries, keys = dims.dim * dims.dim, dims.dim * dims.kv_heads * dims.head_dim
+    projections = {"wq": queries, "wk": keys, "wv": keys, "wo": queries}
+    matrix = dims.dim * dims.ffn_dim * (dims.experts or 1)
+
+    def linear(own: str, elements: int) -> ModuleCall:
+        return ModuleCall(((f"{name}.{own}", elements),), multiplies=True)
+
+    attention = [linear(own, size) for own, size in projections.items()]
+    if dims.experts is None:
+        inside = [linear(own, matrix) for own in ("gate", "up", "down")]
+    else:
+        experts = tuple((f"{name}.{own}", matrix) for own in ("gate", "up", "down"))
+        inside = [linear("router", dims.experts * dims.dim), ModuleCall(experts, multiplies=True)]
+    norms = [ModuleCall(((f"{name}.{own}", dims.dim),)) for own in ("attention_norm", "ffn_norm")]
+    return ModuleCall(
+        calls=(norms[0], ModuleCall(calls=tuple(attention)), norms[1], ModuleCall(calls=tuple(inside))),
+        # what experts make is multiplied by the weights of the router
+        ends_with_product=dims.experts is None,
     )
 
 

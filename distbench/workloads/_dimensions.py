@@ -68,7 +68,7 @@ class Dimensions:
         return min(positions, math.ceil(self.capacity_factor * self.top_k * positions / self.experts))
 
     def tensor_shapes(self) -> Iterator[tuple[int, ...]]:
-        """Yield the shapes of all parameters, a tied embedding once."""
+        """Yield the shapes of all parameters in the order of their first use, a tied embedding once."""
         table, keys = (self.vocab_size, self.dim), (self.kv_heads * self.head_dim, self.dim)
         queries = (self.heads * self.head_dim, self.dim)
         attention = (queries, keys, keys, (self.dim, self.heads * self.head_dim))
@@ -82,10 +82,13 @@ class Dimensions:
                 (self.experts, *out),
                 (self.experts, *into),
             )
-        yield from (table,) * (1 if self.tied else 2)
+        norm = (self.dim,)
+        yield table
         for _ in range(self.depth):
-            yield from (*attention, *ffn, (self.dim,), (self.dim,))
-        yield (self.dim,)
+            yield from (norm, *attention, norm, *ffn)
+        yield norm
+        if not self.tied:
+            yield table
 
     def problems(self) -> Iterator[str]:
         """Yield problems of the dimensions, with their names and values."""

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     from distbench.core.case import Case
     from distbench.core.machine import Machine
+    from distbench.workloads._dimensions import Dimensions
     from distbench.workloads.context import AttentionWrapper, ContextSplit
     from distbench.workloads.mixture import ExpertLayers
+    from distbench.workloads.module_calls import ModuleCall
+    from distbench.workloads.operations import ModelOperations, RowSplit
     from distbench.workloads.splits import TensorSplits
     from distbench.workloads.stages import PipelineStages
 
@@ -34,6 +37,8 @@ class Workload(ABC):
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
     """Data source if a suite names none, whatever the options."""
+    has_biases: ClassVar[bool | None] = None
+    """True if each matrix of ``tensor_shapes`` is followed by its bias, False if none is; None: not told."""
     on_meta: ClassVar[bool] = True
     """True if ``module`` can be built on the meta device (no draw or data access decides its shape)."""
 
@@ -81,8 +86,21 @@ class Workload(ABC):
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None
 
+    @property
+    def decoder_dimensions(self) -> Dimensions | None:
+        """Dimensions of the model, if it is a decoder whose blocks are those of ``transformer``."""
+        return None
+
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...] | None:
-        """Shapes of all trained parameters by formula, or None if there is no formula."""
+        """Shapes of all trained parameters by formula, or None if there is no formula.
+
+        In the order of ``Module.parameters``, in which a forward pass also uses them first: gradients become
+        ready in the reverse order.
+        """
+        return None
+
+    def module_calls(self) -> ModuleCall | None:
+        """Call of the model by a forward pass, with the calls inside it; None: not told."""
         return None
 
     def reduced_options(self) -> Iterator[dict[str, Any]]:
@@ -120,6 +138,10 @@ class Workload(ABC):
         The forward pass of ``layers``, up to where torch stops it: at the last tensor that the
         backward pass needs, so the product that ends a layer is not recomputed. None: no formula.
         """
+        return None
+
+    def operations(self, split: RowSplit) -> ModelOperations | None:
+        """Operations of a micro-batch on a rank, with the tensors that each keeps; None: unknown."""
         return None
 
     def tensor_splits(self) -> TensorSplits | None:
@@ -251,5 +273,16 @@ def at_least_fp32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 PLUGIN_BASE = Workload
-HELPERS = ("batch_norm", "context", "hashing", "mixture", "shapes", "splits", "stages", "weights")
+HELPERS = (
+    "batch_norm",
+    "context",
+    "hashing",
+    "mixture",
+    "operations",
+    "module_calls",
+    "shapes",
+    "splits",
+    "stages",
+    "weights",
+)
 """Modules of this folder that are shared code, not plug-ins."""

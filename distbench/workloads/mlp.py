@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from distbench.core.bounds import Count
 from distbench.data.base import DataShape
 from distbench.workloads.base import Workload, cross_entropy
+from distbench.workloads.module_calls import ModuleCall
 from distbench.workloads.stages import PipelineStages
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Mlp(Workload):
     """
 
     default_data = "digits"
+    has_biases = True
 
     in_features: Count = 64
     """Features of one sample."""
@@ -48,6 +50,15 @@ class Mlp(Workload):
         return tuple(
             shape for before, after in itertools.pairwise(widths) for shape in ((after, before), (after,))
         )
+
+    def module_calls(self) -> ModuleCall:
+        widths, calls = [self.in_features, *[self.hidden] * self.depth, self.classes], list[ModuleCall]()
+        for before, after in itertools.pairwise(widths):
+            own = ((f"{len(calls)}.weight", before * after), (f"{len(calls)}.bias", after))
+            # between linear layers are ReLUs
+            linear = ModuleCall(own, multiplies=True, ends_with_product=True, takes_data=not calls)
+            calls += [linear, ModuleCall()]
+        return ModuleCall(calls=tuple(calls[:-1]), takes_data=True)
 
     def flops_per_sample(self) -> int:
         """``6 N`` with N the weights of the matrices; biases and ReLU are not counted.

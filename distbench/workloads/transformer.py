@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from distbench.core.bounds import Bound, Count
 from distbench.data.base import DataShape
 from distbench.workloads import _decoder_plan as parting
+from distbench.workloads._decoder_operations import model_operations
 from distbench.workloads._dimensions import PRESETS, Dimensions
 from distbench.workloads.base import Workload, cross_entropy, model_output
 from distbench.workloads.context import AttentionWrapper, ContextSplit
 from distbench.workloads.mixture import ExpertLayers
+from distbench.workloads.module_calls import ModuleCall
+from distbench.workloads.operations import ModelOperations, RowSplit
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -39,6 +42,8 @@ class Transformer(Workload):
 
     The model of every preset is drawn from the seed; no checkpoint is loaded.
     """
+
+    has_biases = False
 
     preset: Literal["tiny", "moe-tiny", "gpt2-small", "1b", "3b", "8b", "70b", "auto"] = "tiny"
     """The dimensions to start from: tiny (1 M parameters, for CPUs), moe-tiny (3.4 M in 8 experts a block, as
@@ -80,7 +85,14 @@ class Transformer(Workload):
 
     @property
     def shape(self) -> DataShape:
-        return DataShape("tokens", self.seq_len, self._dimensions.vocab_size)
+        return DataShape("tokens", self.seq_len, self.decoder_dimensions.vocab_size)
+
+    @property
+    def decoder_dimensions(self) -> Dimensions:
+        # tiny until the machine is known
+        preset = PRESETS["tiny" if self.preset == "auto" else self.preset]
+        given = {name: getattr(self, name) for name in asdict(preset)}
+        return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
     def resolved_for(self, machine: Machine) -> Transformer:
         """The workload with ``auto`` resolved to a preset for *machine*.
@@ -92,7 +104,9 @@ class Transformer(Workload):
 
     def problem(self) -> str | None:
         return (
-            "; ".join([*self._dimensions.problems(), *self._window_problems(), *self._expert_problems()])
+            "; ".join(
+                [*self.decoder_dimensions.problems(), *self._window_problems(), *self._expert_problems()]
+            )
             or None
         )
 
@@ -100,16 +114,19 @@ class Transformer(Workload):
         return replace(self, seq_len=length)
 
     def layout_problem(self) -> str | None:
-        factor = self._dimensions.capacity_factor
+        factor = self.decoder_dimensions.capacity_factor
         return (
             None if factor is None else f"capacity_factor = {factor}: experts have room for a share of a row"
         )
 
     def parameters(self) -> int:
-        return self._dimensions.parameters()
+        return self.decoder_dimensions.parameters()
 
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(self._dimensions.tensor_shapes())
+        return tuple(self.decoder_dimensions.tensor_shapes())
+
+    def module_calls(self) -> ModuleCall:
+        return parting.module_calls(self.decoder_dimensions)
 
     def reduced_options(self) -> Iterator[dict[str, int]]:
         """Yield shorter rows, then fewer layers, then fewer token ids; kernels and shards see the width.
@@ -122,7 +139,7 @@ class Transformer(Workload):
             yield sizes
 
     def _reduced_sizes(self) -> Iterator[dict[str, int]]:
-        shape = self._dimensions
+        shape = self.decoder_dimensions
         seq_len, depth, vocab_size = self.seq_len, shape.depth, shape.vocab_size
         for length in _halvings(seq_len, _SHORT_SEQ_LEN):
             yield {"seq_len": (seq_len := length)}
@@ -143,7 +160,7 @@ class Transformer(Workload):
         recomputation. Under a sliding window a position attends to ``window`` others in place of T.
         Only the experts that a token takes count, whatever their capacity.
         """
-        shape = self._dimensions
+        shape = self.decoder_dimensions
         lookup = 0 if shape.tied else shape.vocab_size * shape.dim
         others = shape.depth * (shape.block_parameters() - shape.active_parameters())
         attention = 12 * shape.depth * shape.heads * shape.head_dim * self._attended_positions
@@ -156,23 +173,29 @@ class Transformer(Workload):
         pass does not need; it needs that of experts, as the router's weights multiply it. Embedding, last
         norm and head are never recomputed.
         """
-        shape = self._dimensions
+        shape = self.decoder_dimensions
         multiplied = shape.active_parameters()
         multiplied -= shape.dim * shape.ffn_dim if shape.experts is None else 0
         attention = 4 * shape.heads * shape.head_dim * self._attended_positions
         return self.seq_len * shape.depth * (2 * multiplied + attention)
 
+    def operations(self, split: RowSplit) -> ModelOperations | None:
+        dims = self.decoder_dimensions
+        # experts get as many tokens as their routers send them, and a window is a mask of all positions
+        has_formula = dims.experts is None and dims.window is None
+        return model_operations(dims, self.seq_len, split) if has_formula else None
+
     def tensor_splits(self) -> TensorSplits:
-        return parting.tensor_splits(self._dimensions, self.seq_len)
+        return parting.tensor_splits(self.decoder_dimensions, self.seq_len)
 
     def expert_layers(self) -> ExpertLayers | None:
-        return parting.expert_layers(self._dimensions, self.seq_len)
+        return parting.expert_layers(self.decoder_dimensions, self.seq_len)
 
     def pipeline_stages(self) -> PipelineStages:
-        return parting.pipeline_stages(self._dimensions, self.seq_len)
+        return parting.pipeline_stages(self.decoder_dimensions, self.seq_len)
 
     def context_split(self) -> ContextSplit:
-        return parting.context_split(self._dimensions, self.seq_len)
+        return parting.context_split(self.decoder_dimensions, self.seq_len)
 
     def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from distbench.workloads._decoder import Decoder, DecoderStage
@@ -194,7 +217,7 @@ class Transformer(Workload):
     def module(self) -> nn.Module:
         from distbench.workloads._decoder import Decoder
 
-        return Decoder(self._dimensions)
+        return Decoder(self.decoder_dimensions)
 
     def layers(self, module: nn.Module) -> list[nn.Module]:
         blocks: Any = module.blocks
@@ -205,7 +228,7 @@ class Transformer(Workload):
 
     def _expert_problems(self) -> Iterator[str]:
         given = [name for name in ("top_k", "capacity_factor") if getattr(self, name) is not None]
-        if given and self._dimensions.experts is None:
+        if given and self.decoder_dimensions.experts is None:
             yield f"{' and '.join(given)}: the model has no experts; set experts, or preset: moe-tiny"
 
     def _window_problems(self) -> Iterator[str]:
@@ -224,13 +247,6 @@ class Transformer(Workload):
     def _attended_positions(self) -> int:
         """Positions that each one attends to, with nothing deducted for those before the first."""
         return min(self.seq_len, self.window or self.seq_len)
-
-    @property
-    def _dimensions(self) -> Dimensions:
-        # tiny until the machine is known
-        preset = PRESETS["tiny" if self.preset == "auto" else self.preset]
-        given = {name: getattr(self, name) for name in asdict(preset)}
-        return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
 def _preset_for(machine: Machine) -> Any:

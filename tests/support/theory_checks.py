@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distbench.analysis.communication import UNEXPLAINED_TOLERANCE, compare_volume, volume_sentence
+from distbench.analysis.communication import (
+    UNEXPLAINED_TOLERANCE,
+    compare_volume,
+    multi_rank_rows,
+    step_count,
+    volume_sentence,
+)
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches, misplaced_traffic
 from distbench.core.case import Case
@@ -54,4 +60,19 @@ def _unexplained(record: Record) -> str:
         return volume_sentence(record)
     if kept is None or (abs(kept.difference or 0) >= MODEL_STATE_TOLERANCE and not kept.known_cause()):
         return f"keeps {kept}"
-    return misplaced_traffic(record) or call_count_mismatches(record)
+    return misplaced_traffic(record) or call_count_mismatches(record) or meeting_mismatch(record)
+
+
+def meeting_mismatch(record: Record) -> str:
+    """Meetings of the ranks in a step, if theory gives another number; empty if it gives this one or none."""
+    expected = expected_meetings(record)
+    found = sum(row["meetings"] for row in multi_rank_rows(record)) / (step_count(record) or 1)
+    if expected is None or abs(found - expected) < 1e-6:
+        return ""
+    return f"ranks meet {found:g} times per step, theory: {expected:g}"
+
+
+def expected_meetings(record: Record) -> float | None:
+    """Meetings of a rank in a step by theory; None: theory does not say."""
+    told = [row.get("meetings") for row in record.tables.get("collectives_theory", [])]
+    return None if None in told else float(sum(told))

@@ -47,6 +47,12 @@ _COLLECTIVES_TABLE = TableSpec(
             "varchar",
             "Dimension of the device mesh of the group, such as tp; null: unknown.",
         ),
+        TableColumn(
+            "meetings",
+            "bigint",
+            "1 if the rank multiplied matrices since the collective before it, or if it is the first of the "
+            "step; 0: it follows another one, and ranks wait for each other once for both.",
+        ),
         TableColumn("nodes", "bigint", "Nodes that these ranks are on; 1: it stays inside a node."),
         TableColumn("dtype", "varchar", "Dtype of what it moves."),
         TableColumn("bytes", "bigint", "Payload by nccl-tests' convention: the full array.", "B"),
@@ -73,6 +79,23 @@ _THEORY_TABLE = TableSpec(
         TableColumn("op", "varchar", "Operation."),
         TableColumn("dimension", "varchar", "Dimension of the device mesh; null: not given by theory."),
         TableColumn("calls", "double", "Number of calls; null: not given by theory."),
+        TableColumn(
+            "meetings",
+            "double",
+            "Number of those calls before which the rank has multiplied matrices since the collective "
+            "before; null: not given by theory.",
+        ),
+        TableColumn(
+            "issued_as",
+            "varchar",
+            "Operation that the engine calls in its place; null: the same one.",
+        ),
+        TableColumn(
+            "standing",
+            "double",
+            "Bytes that passes need and that stay gathered from the one before; null: not given by theory.",
+            "B",
+        ),
         TableColumn("bytes", "double", "Payload by the strategy's communication model.", "B"),
     ),
 )

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from distbench.core.meshes import MeshShape
 from distbench.metrics.communication.traffic import CollectiveCall, ranks_text
@@ -62,6 +63,7 @@ class CollectiveRecorder(TorchDispatchMode):
         """Record nothing yet; *nodes* has the node number of each rank, *mesh* their device mesh."""
         super().__init__()
         self._nodes, self._mesh = nodes, mesh
+        self._has_multiplied = False
         self.steps: list[list[CollectiveCall]] = []
 
     @classmethod
@@ -72,6 +74,7 @@ class CollectiveRecorder(TorchDispatchMode):
     def begin(self) -> None:
         """Begin a step."""
         self.steps.append([])
+        self._has_multiplied = True
         self.__enter__()
 
     def end(self) -> None:
@@ -85,6 +88,8 @@ class CollectiveRecorder(TorchDispatchMode):
             # DTensor must first become its collectives, which are then dispatched here
             return NotImplemented
         result = func(*args, **(kwargs or {}))
+        if _is_product(func):
+            self._has_multiplied = True
         if meaning := _OPERATION_OF.get(func._schema.name):
             op, full = meaning
             every = (*args, *(kwargs or {}).values())
@@ -102,6 +107,9 @@ class CollectiveRecorder(TorchDispatchMode):
         if not tensors or not self.steps:
             return
         elements, size = sum(tensor.numel() for tensor in tensors), len(ranks)
+        meets = self._has_multiplied and size > 1
+        if meets:
+            self._has_multiplied = False
         self.steps[-1].append(
             CollectiveCall(
                 op=op,
@@ -113,8 +121,15 @@ class CollectiveRecorder(TorchDispatchMode):
                 nodes=len({self._nodes[rank] for rank in ranks}),
                 source=source,
                 dimension=self._mesh.spanned_dimensions(ranks),
+                meetings=int(meets),
             )
         )
+
+
+def _is_product(func: Any) -> bool:
+    """True if *func* is an operator that multiplies matrices, an attention or a convolution included."""
+    # torch has no formula for the attention of CPUs
+    return func._overloadpacket in flop_registry or "_scaled_dot_product" in func._schema.name
 
 
 def _tensors(value: Any) -> Iterable[torch.Tensor]:

@@ -39,6 +39,9 @@ class CollectiveCall:
     """Sender of a message between two ranks, which are the group; None: no message, or sender unknown."""
     dimension: str | None = None
     """Dimension of the device mesh that the group spans; None: not known, or the group is one rank."""
+    meetings: int = 1
+    """1 if the rank multiplied matrices since the collective before it, or if it is the first of a step;
+    0: it follows another one, so that ranks wait for each other once for both, or its group is one rank."""
 
     @property
     def match_key(self) -> tuple[str, int | None]:
@@ -98,6 +101,15 @@ def bus_factor(op: str, n: int) -> float | None:
     if op in ("all_gather", "reduce_scatter", "all_to_all"):
         return (n - 1) / n
     return 1.0 if op in ("broadcast", "reduce", "send_recv") else None
+
+
+def element_count(size: int, element_bytes: int, ranks: int) -> int:
+    """Elements of the full array of *size* bytes that *ranks* can share evenly: at least one each.
+
+    Rounded down to a multiple of *ranks*, so the measured size may be a little smaller than requested, and a
+    size too small for all ranks becomes larger; records have the bytes that were moved.
+    """
+    return max(1, size // (element_bytes * ranks)) * ranks
 
 
 def wire_factor(ran: str, n: int) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from distbench.core.bounds import Count
@@ -16,6 +16,7 @@ from distbench.strategies.description import (
     RESHARDING,
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
+    CallCount,
     ExcessCause,
     ExpectedCollective,
     SettingMeaning,
@@ -26,6 +27,12 @@ from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.requirements import fused_sgd_problem, optimizer_problem, reduce_dtype_problem
 from distbench.strategies.theory.context_parallelism import AttentionExchange, ContextParallelism
 from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
+from distbench.strategies.theory.gradient_buckets import (
+    ddp_bucket_ends,
+    ddp_reductions,
+    ready_gradients_of_copies,
+)
+from distbench.strategies.theory.sharded_units import ShardedUnits, padded_parameters
 from distbench.workloads.base import workload_of
 
 
@@ -131,23 +138,24 @@ class ContextParallel(MeshStrategy):
         ranks = case.world_size
         everywhere = self.device_mesh(ranks).dimensions
         if not self.sharded:
-            return REPLICATED.traffic(case, parameters, replicas=ranks, dimension=everywhere)
+            return REPLICATED.traffic(
+                case,
+                parameters,
+                replicas=ranks,
+                dimension=everywhere,
+                reductions=_ddp_reductions(case),
+            )
         # like FSDP2 without it (Zhao et al. 2023, arXiv 2304.11277): layers are gathered for each pass, and
         # everything outside of them stays gathered from forward to backward
-        context, micro = workload_of(case).context_split(), case.batch.gradient_accumulation_steps
-        layers = context.layers if context else 0
-        return FULLY_SHARDED.traffic(
-            case,
-            parameters,
-            shards=ranks,
-            dimension=everywhere,
-            gather_calls=micro * (2 * layers + 1),
-            reduce_calls=micro * (layers + 1),
-        )
+        context = workload_of(case).context_split()
+        units = ShardedUnits(context.layers if context else 0, FULLY_SHARDED)
+        return units.traffic(case, parameters, shards=ranks, dimension=everywhere)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
-        level = FULLY_SHARDED if self.sharded else REPLICATED
-        return level.model_states(case, parameters, case.world_size)
+        if not self.sharded:
+            return REPLICATED.model_states(case, parameters)
+        ranks = case.world_size
+        return FULLY_SHARDED.model_states(case, padded_parameters(case, parameters, ranks), ranks)
 
     def build(self, context: RankContext) -> Engine:
         if self.sharded:
@@ -160,3 +168,19 @@ class ContextParallel(MeshStrategy):
 
     def _context_parallelism(self, ranks: int) -> ContextParallelism:
         return ContextParallelism(self.device_mesh(ranks).size("cp"), self.implementation)
+
+
+def _ddp_reductions(case: Case) -> CallCount:
+    """All-reduces of DDP's buckets between the exchanges of attention."""
+    gradients = ready_gradients_of_copies(case)
+    count = ddp_reductions(case, gradients)
+    if gradients is None:
+        return count
+    # after a norm comes the matrix that ends an attention or a feed-forward network; the gradient of the
+    # output of attention is exchanged at once, after a bucket that ends there
+    unclear = [
+        end
+        for end in ddp_bucket_ends(case, gradients)[:-1]
+        if end and gradients[end].is_product and not gradients[end - 1].is_product
+    ]
+    return replace(count, meetings=None) if unclear else count

@@ -18,6 +18,8 @@ from distbench.strategies.description import (
     GRANULARITY,
     OVERLAP,
     SHARDING,
+    UNKNOWN_CALLS,
+    CallCount,
     ExcessCause,
     ExpectedCollective,
     IntendedDifference,
@@ -28,9 +30,18 @@ from distbench.strategies.description import (
 from distbench.strategies.engine import Engine
 from distbench.strategies.replicated_strategy import ReplicatedStrategy
 from distbench.strategies.theory.data_parallelism import REPLICATED, ZERO_STAGES
+from distbench.strategies.theory.gradient_buckets import (
+    MIB,
+    ddp_buckets,
+    ddp_reductions,
+    parameter_elements,
+    ready_gradients_of_copies,
+)
 
 # an id of a case contains it, so "unset" can't be another value
 DEFAULT_BUCKET_MB = 25.0
+_FLAG_BYTES = 4
+"""Bytes of DDP's flag of a parameter that is used."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +184,31 @@ class DistributedDataParallel(ReplicatedStrategy):
             return []
         if self.intended_difference:
             return lossy.lossy_traffic(self, case, parameters)
-        moved = REPLICATED.traffic(case, parameters, replicas=case.world_size)
+        moved = REPLICATED.traffic(
+            case, parameters, replicas=case.world_size, reductions=self._reductions(case)
+        )
+        if self.find_unused_parameters and (elements := parameter_elements(case)):
+            # which of the parameters each rank used
+            flags = len(elements) * _FLAG_BYTES
+            moved.append(ExpectedCollective("all_reduce", flags, "dp_replicate", 1))
         if self.sharded_optimizer:
-            # every updated tensor, from its rank to the others
+            # every updated tensor, from its rank to the others: one broadcast of all that a rank has, of a
+            # placeholder if it has none
             updated = parameters * DTYPE_BYTES[case.precision.master]
-            moved.append(ExpectedCollective("broadcast", updated, "dp_replicate"))
+            moved.append(
+                ExpectedCollective("broadcast", updated, "dp_replicate", case.world_size, meetings=0)
+            )
         return moved
+
+    def _reductions(self, case: Case) -> CallCount:
+        """All-reduces of the buckets of a step."""
+        cap = self.explicit_bucket_cap_mb
+        limit = None if cap is None else int(cap * MIB)
+        if not self.find_unused_parameters:
+            return ddp_reductions(case, ready_gradients_of_copies(case), limit)
+        # DDP keeps the buckets of its constructor, which follow the order of the parameters
+        elements = parameter_elements(case)
+        return UNKNOWN_CALLS if elements is None else CallCount(len(ddp_buckets(case, elements, limit)))
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float]:
         level = ZERO_STAGES[1] if self.sharded_optimizer else REPLICATED

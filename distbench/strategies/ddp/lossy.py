@@ -119,10 +119,13 @@ def lossy_traffic(
     """
     if ddp.local_sgd_period:
         averaged = parameters * DTYPE_BYTES[case.precision.master] / ddp.local_sgd_period
-        return [ExpectedCollective("all_reduce", averaged, "dp_replicate")]
+        # torch averages all tensors as one
+        often = 1 / ddp.local_sgd_period
+        return [ExpectedCollective("all_reduce", averaged, "dp_replicate", often, often)]
     shapes = workload_of(case).tensor_shapes()
     if shapes is None:
         return None
+    # the number of calls is that of torch's hook for each bucket, which depends on the tensors inside it
     numbers = powersgd_elements(shapes, ddp.powersgd_rank, ddp.min_compression_rate)
     reduced = float(numbers * DTYPE_BYTES[case.precision.reduce])
     return [ExpectedCollective("all_reduce", reduced, "dp_replicate")]

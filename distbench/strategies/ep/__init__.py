@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from distbench.core.bounds import Count
@@ -14,6 +15,7 @@ from distbench.strategies.cards import Card, built_in_card
 from distbench.strategies.description import (
     SHARDING,
     SIMPLICITY_OF_MODEL_PARALLELISM,
+    CallCount,
     ExpectedCollective,
     SettingMeaning,
     strategy_settings,
@@ -27,6 +29,7 @@ from distbench.strategies.requirements import (
     undeclared_problem,
 )
 from distbench.strategies.theory.data_parallelism import REPLICATED
+from distbench.strategies.theory.gradient_buckets import Gradient, ddp_reductions, ready_gradients_of_copies
 from distbench.workloads.base import workload_of
 from distbench.workloads.mixture import ExpertLayers
 
@@ -98,9 +101,17 @@ class ExpertParallel(MeshStrategy):
         mesh, over = self.mesh_sizes(case.world_size), self.device_mesh(case.world_size).dimensions
         others, own = parameters - model.parameters, model.parameters // mesh["ep"]
         return [
-            *REPLICATED.traffic(case, others, replicas=case.world_size, dimension=over),
+            *REPLICATED.traffic(
+                case,
+                others,
+                replicas=case.world_size,
+                dimension=over,
+                reductions=_replicated_reductions(case, model),
+            ),
             *([_token_traffic(case, model)] if mesh["ep"] > 1 else []),
-            *REPLICATED.traffic(case, own, replicas=mesh["dp_replicate"], reduce_calls=model.tensors),
+            *REPLICATED.traffic(
+                case, own, replicas=mesh["dp_replicate"], reductions=CallCount(model.tensors, meetings=0)
+            ),
         ]
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
@@ -116,6 +127,26 @@ class ExpertParallel(MeshStrategy):
         return build_ep(self, context)
 
 
+def _replicated_reductions(case: Case, model: ExpertLayers) -> CallCount:
+    """All-reduces of DDP's buckets, which have everything but experts."""
+    count = ddp_reductions(case, _replicated_gradients(case, model))
+    # between several buckets are exchanges of tokens, which may follow one without a product in between
+    return count if count.calls == 1 else replace(count, meetings=None)
+
+
+def _replicated_gradients(case: Case, model: ExpertLayers) -> list[Gradient] | None:
+    """Gradients of everything but experts, as they become ready; None: unknown."""
+    shapes = workload_of(case).tensor_shapes()
+    if shapes is None:
+        return None
+    # the stacked matrices of all experts, unless the workload has other tensors of that kind
+    stacked = [shape for shape in shapes if len(shape) == 3 and shape[0] == model.experts]
+    if (len(stacked), sum(map(math.prod, stacked))) != (model.tensors, model.parameters):
+        return None
+    gradients = ready_gradients_of_copies(case)
+    return None if gradients is None else [each for each in gradients if each.shape not in stacked]
+
+
 def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
     """All-to-alls of a rank in a step: tokens to their experts and back, and likewise their gradients.
 
@@ -129,7 +160,9 @@ def _token_traffic(case: Case, model: ExpertLayers) -> ExpectedCollective:
     tokens = samples * model.routed_tokens * model.hidden_size * DTYPE_BYTES[case.precision.compute]
     counts = micro * model.experts * _TOKEN_COUNT_BYTES
     size = model.layers * (2 * (forward + 1) * tokens + forward * counts)
-    return ExpectedCollective("all_to_all", size, "ep", model.layers * micro * (3 * forward + 2))
+    times = model.layers * micro
+    # tokens follow their counts; in a recomputed layer the gradients of the results follow the results
+    return ExpectedCollective("all_to_all", size, "ep", times * (3 * forward + 2), times * (3 + forward))
 
 
 def undeclared_experts(case: Case) -> str:

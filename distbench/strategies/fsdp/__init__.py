@@ -38,6 +38,7 @@ from distbench.strategies.fsdp.mesh import (
 from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, ShardingLevel
 from distbench.strategies.theory.pipeline_parallelism import stages_of
+from distbench.strategies.theory.sharded_units import ShardedUnits, padded_parameters
 from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.workloads.base import workload_of
 
@@ -234,41 +235,54 @@ class FullyShardedDataParallel(MeshStrategy):
         # for the backward pass; gradients reduce-scattered inside a group of shards, and the resulting shards
         # all-reduced across the replicas
         over, mesh = self.tensor_parallelism, self.mesh_sizes(case.world_size)
-        micro, units = case.batch.gradient_accumulation_steps, self._unit_count(case)
-        level = self._sharding_level
-        # the root's parameters stay between the passes, unless they are resharded
-        again = units - (not self.reshard_root) if units and level.gathers == "pass" else 0
-        moved = level.traffic(
+        micro, units = case.batch.gradient_accumulation_steps, self._units(case)
+        moved = (units or self._sharding_level).traffic(
             case,
             over.parameters_per_rank(case, parameters),
             shards=mesh["dp_shard"],
             replicas=mesh.get("dp_replicate", 1),
-            gather_calls=micro * (units + again) if units else None,
-            reduce_calls=units and units * (micro if self.reduce_each_micro_batch else 1),
         )
         # FSDP sums tensor parallelism's partial gradients before it scatters them, in each micro-batch
         norms = micro * DTYPE_BYTES[case.precision.compute]
         samples = case.batch.global_batch_size // self.data_parallel_size(case.world_size)
-        return [*moved, *over.traffic(case, samples, norms, reductions=micro)]
+        inside = over.traffic(case, samples, norms, reductions=micro)
+        # some of them follow those of FSDP
+        return [*moved, *(replace(one, meetings=None) for one in inside)]
 
     @property
     def _sharding_level(self) -> ShardingLevel:
         """Level of ``sharding``, with the reductions that ``reduce_each_micro_batch`` leaves."""
         return replace(
             FULLY_SHARDED,
-            gathers="micro_batch" if self.sharding == "grad_op" else "pass",
+            gathers=self._gathers,
             reductions="micro_batch" if self.reduce_each_micro_batch else "step",
         )
 
-    def _unit_count(self, case: Case) -> int | None:
-        """Number of units gathered one by one, with the rest as one; None: unknown without the model."""
-        layers = self.layer_count(case)
-        return None if layers is None else -(-layers // self.layers_per_unit) + 1
+    @property
+    def _gathers(self) -> Literal["step", "micro_batch", "pass"]:
+        """Frequency at which parameters are gathered."""
+        if self.sharding != "grad_op":
+            return "pass"
+        # FSDP1 also keeps them from one backward pass to the next forward pass if it does not reduce
+        return "step" if self.version == 1 and not self.reduce_each_micro_batch else "micro_batch"
+
+    def _units(self, case: Case) -> ShardedUnits | None:
+        """Units that are gathered one by one; None: unknown without the model."""
+        if (layers := self.layer_count(case)) is None:
+            return None
+        return ShardedUnits(
+            -(-layers // self.layers_per_unit),
+            self._sharding_level,
+            reshards_root=self.reshard_root,
+            pads_rows=self.version == 2,
+            is_in_order=not (self.forward_prefetch or self.backward_prefetch),
+            is_split=self.has_tensor_parallelism,
+        )
 
     def layer_count(self, case: Case) -> int | None:
         """Layers of the model of *case*; None: unknown without the model."""
         # a plan of fully sharded cases is not worth a process that constructs the model
-        model = stages_of(case) if self.version == 2 and not workload_of(case).reads_model else None
+        model = None if workload_of(case).reads_model else stages_of(case)
         return len(model.layer_parameters) if model else None
 
     def traced_step(self, case: Case) -> TracedStep | str:
@@ -290,7 +304,8 @@ class FullyShardedDataParallel(MeshStrategy):
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         over = self.mesh_sizes(case.world_size)["dp_shard"]
         parameters = self.tensor_parallelism.parameters_per_rank(case, parameters)
-        sizes = FULLY_SHARDED.model_states(case, parameters, over)
+        padded = padded_parameters(case, parameters, over) if self.version == 2 else parameters
+        sizes = FULLY_SHARDED.model_states(case, padded, over)
         if case.batch.gradient_accumulation_steps > 1 and not self.reduce_each_micro_batch:
             # full gradients are kept until the last micro-batch, in FSDP1 in the dtype of the backward pass
             whole = case.precision.compute if self.version == 1 else case.precision.reduce

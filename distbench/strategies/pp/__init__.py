@@ -18,6 +18,7 @@ from distbench.strategies.description import (
     SIMPLICITY_OF_MODEL_PARALLELISM,
     ExcessCause,
     ExpectedCollective,
+    RankPasses,
     SettingMeaning,
     strategy_settings,
 )
@@ -34,9 +35,15 @@ from distbench.strategies.pp.inner_dimensions import (
 )
 from distbench.strategies.pp.inner_dimensions import MeshDimension as MeshName
 from distbench.strategies.pp.limits import micro_batch_problem, recomputation_problem, stage_problem
-from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES, SCHEDULES, ScheduleName, ScheduleRules
+from distbench.strategies.pp.schedules import (
+    MAX_UNSHARDED_STAGES,
+    SCHEDULES,
+    ScheduleName,
+    ScheduleRules,
+    schedule_bubble,
+)
 from distbench.strategies.requirements import optimizer_problem, transform_problem
-from distbench.strategies.theory.pipeline_parallelism import stages_of, undeclared_stages
+from distbench.strategies.theory.pipeline_parallelism import pipeline_passes, stages_of, undeclared_stages
 from distbench.strategies.theory.tensor_parallelism import TensorParallelism
 from distbench.workloads.stages import PipelineStages
 
@@ -227,6 +234,11 @@ class PipelineParallel(MeshStrategy):
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective] | None:
         model = stages_of(case)
         return theory.pipeline_traffic(self, case, model) if model else None
+
+    def rank_passes(self, case: Case) -> RankPasses | None:
+        ranks, whole = self.device_mesh(case.world_size).size("pp"), super().rank_passes(case)
+        idle = schedule_bubble(self.schedule, ranks, self.micro_batches, self.stages_on_rank)
+        return whole and pipeline_passes(whole, ranks, self.micro_batches, idle)
 
     def model_states(self, case: Case, parameters: int) -> dict[str, float] | None:
         model = stages_of(case)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.description import CallCount, ExpectedCollective
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES
 from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED
 from distbench.workloads.base import workload_of
@@ -90,8 +90,8 @@ def _data_parallel_traffic(
         shards=shards,
         replicas=copies,
         gathered=micro * gathered,
-        gather_calls=micro * (units + again_units) if stays_unsharded else None,
-        reduce_calls=micro * units,
+        gathers=CallCount(micro * (units + again_units) if stays_unsharded else None),
+        reductions=CallCount(micro * units),
     )
 
 
@@ -108,7 +108,12 @@ def _tensor_parallel_traffic(
         case, samples, norms, reductions=micro if sharded else 1, passes=strategy.micro_batches
     )
     return [
-        replace(one, bytes=one.bytes / ranks, calls=None if one.calls is None else one.calls / ranks)
+        replace(
+            one,
+            bytes=one.bytes / ranks,
+            calls=None if one.calls is None else one.calls / ranks,
+            meetings=None,
+        )
         for one in whole
     ]
 

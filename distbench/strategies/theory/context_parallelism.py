@@ -108,10 +108,14 @@ class ContextParallelism:
                 * context.attention_values_per_position
                 * element
             )
-            return [ExpectedCollective("all_to_all", float(size), "cp", passes * 4 * calls)]
+            # those of queries, keys and values follow one another
+            return [
+                ExpectedCollective("all_to_all", float(size), "cp", passes * 4 * calls, passes * 2 * calls)
+            ]
         # grouped keys and values are repeated to the number of query heads
         both = 2 * layers * samples * context.seq_len * context.heads * context.head_dim
+        gathers, sends = passes * calls, self.ranks * calls
         return [
-            ExpectedCollective("all_gather", float(passes * both * element), "cp", passes * calls),
-            ExpectedCollective("all_to_all", float(both * DTYPE_BYTES["fp32"]), "cp", self.ranks * calls),
+            ExpectedCollective("all_gather", float(passes * both * element), "cp", gathers, gathers),
+            ExpectedCollective("all_to_all", float(both * DTYPE_BYTES["fp32"]), "cp", sends, sends),
         ]

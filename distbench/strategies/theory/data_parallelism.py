@@ -7,7 +7,7 @@ from typing import Literal
 
 from distbench import optimizers
 from distbench.core.case import DTYPE_BYTES, Case, Dtype
-from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.description import UNKNOWN_CALLS, CallCount, ExpectedCollective
 
 ModelState = Literal["parameters", "gradients", "optimizer"]
 
@@ -37,8 +37,9 @@ class ShardingLevel:
         replicas: int = 1,
         dimension: str | None = None,
         gathered: float | None = None,
-        gather_calls: float | None = None,
-        reduce_calls: float | None = None,
+        reduced: float | None = None,
+        gathers: CallCount = UNKNOWN_CALLS,
+        reductions: CallCount = UNKNOWN_CALLS,
     ) -> list[ExpectedCollective]:
         """Collectives of a rank in a step that exchange the gradients and values of its *parameters*.
 
@@ -48,22 +49,32 @@ class ShardingLevel:
         Args:
             dimension: Dimension of the device mesh; None: ``dp_shard`` and ``dp_replicate``.
             gathered: Elements all-gathered in a step, if the level does not decide it.
-            gather_calls: Number of all-gathers.
-            reduce_calls: Number of reductions over each dimension.
+            reduced: Elements reduced at once, if they are padded.
+            gathers: Number of all-gathers.
+            reductions: Number of reductions over each dimension.
         """
         precision, micro_batches = case.precision, case.batch.gradient_accumulation_steps
         times = {"never": 0, "step": 1, "micro_batch": micro_batches, "pass": 2 * micro_batches}
-        reduced = times[self.reductions] * parameters * DTYPE_BYTES[precision.reduce]
+        reduced = parameters if reduced is None else reduced
+        reduced_bytes = times[self.reductions] * reduced * DTYPE_BYTES[precision.reduce]
         moved = []
         if shards > 1:
             over = dimension or "dp_shard"
             gathered = times[self.gathers] * parameters if gathered is None else gathered
             gathered_bytes = gathered * DTYPE_BYTES[precision.compute]
-            moved.append(ExpectedCollective("all_gather", gathered_bytes, over, gather_calls))
-            moved.append(ExpectedCollective(self.reduction, reduced, over, reduce_calls))
+            moved.append(
+                ExpectedCollective("all_gather", gathered_bytes, over, gathers.calls, gathers.meetings)
+            )
+            moved.append(
+                ExpectedCollective(self.reduction, reduced_bytes, over, reductions.calls, reductions.meetings)
+            )
         if replicas > 1:
             over = dimension or "dp_replicate"
-            moved.append(ExpectedCollective("all_reduce", reduced / shards, over, reduce_calls))
+            # each follows the reduction of the same gradients over the shards
+            meetings = 0 if shards > 1 and reductions.meetings is not None else reductions.meetings
+            moved.append(
+                ExpectedCollective("all_reduce", reduced_bytes / shards, over, reductions.calls, meetings)
+            )
         return moved
 
     def model_states(

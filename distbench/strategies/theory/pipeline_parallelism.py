@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distbench.core.case import Case
 from distbench.core.units import format_count
+from distbench.strategies.description import RankPasses
 from distbench.strategies.requirements import undeclared_problem
 from distbench.workloads.base import workload_of
 from distbench.workloads.stages import PipelineStages
@@ -49,6 +50,14 @@ def bubble_fraction(ranks: int, micro_batches: int, stages_per_rank: int = 1) ->
     (arXiv:2104.04473, section 2.2), whose ``(p - 1) / (v m)`` is relative to the time without idling.
     """
     return (ranks - 1) / (stages_per_rank * micro_batches + ranks - 1)
+
+
+def pipeline_passes(whole: RankPasses, stages: int, micro_batches: int, bubble: float | None) -> RankPasses:
+    """Passes of a rank with one of *stages* parts of the model, of which *whole* are those of all layers.
+
+    *micro_batches*: parts into which the pipeline splits the samples of a pass.
+    """
+    return RankPasses(whole.count * micro_batches, whole.samples / micro_batches, 1 / stages, bubble)
 
 
 def activations_in_flight(stage: int, stages: int, micro_batches: int) -> int:

@@ -103,33 +103,42 @@ class TensorParallelism:
         if again:
             entering, leaving = entering + splits.regions, leaving + splits.regions - splits.layers
         micro = case.batch.gradient_accumulation_steps * passes
-        logits = _Volume() if self.loss_parallel else _Volume(positions * splits.vocab_size * element, micro)
+        logits = (
+            _Volume()
+            if self.loss_parallel
+            else _Volume(positions * splits.vocab_size * element, micro, meetings=micro)
+        )
         # maximum, sum and loss of each position, in fp32 at least
         of_loss = (
-            _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro)
+            _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro, meetings=micro)
             if self.loss_parallel
             else _Volume()
         )
-        enters, leaves = (_Volume(times * once, times * micro) for times in (entering, leaving))
+        enters = _Volume(entering * once, entering * micro)
+        # each pass ends with leaving the first layer, and the next one begins with leaving the embedding
+        leaves = _Volume(leaving * once, leaving * micro, meetings=leaving * micro - (micro - 1))
         if not self.sequence_parallel:
             sums = {"all_gather": logits, "all_reduce": leaves + of_loss}
         else:
             whole = _Volume(splits.replicated_parameters * norms, splits.replicated_tensors * reductions)
             sums = {"all_gather": logits + enters, "reduce_scatter": leaves, "all_reduce": whole + of_loss}
         return [
-            ExpectedCollective(op, each.bytes, "tp", each.calls) for op, each in sums.items() if each.bytes
+            ExpectedCollective(op, each.bytes, "tp", each.calls, each.meetings)
+            for op, each in sums.items()
+            if each.bytes
         ]
 
 
 @dataclass(frozen=True)
 class _Volume:
-    """Bytes and number of some collectives."""
+    """Bytes and number of some collectives, and number of meetings among these."""
 
     bytes: float = 0.0
     calls: int = 0
+    meetings: int = 0
 
     def __add__(self, other: _Volume) -> _Volume:
-        return _Volume(self.bytes + other.bytes, self.calls + other.calls)
+        return _Volume(self.bytes + other.bytes, self.calls + other.calls, self.meetings + other.meetings)
 
 
 def undeclared_layers(case: Case) -> str:

@@ -22,11 +22,13 @@ from distbench.strategies.description import (
     SIMPLICITY_OF_MODEL_PARALLELISM,
     ExcessCause,
     ExpectedCollective,
+    RankPasses,
     SettingMeaning,
     strategy_settings,
 )
 from distbench.strategies.engine import Engine
 from distbench.strategies.mesh_strategy import MeshStrategy
+from distbench.strategies.theory.pipeline_parallelism import bubble_fraction, pipeline_passes
 from distbench.strategies.zero import disk, labels, limits, theory
 from distbench.strategies.zero.autotp import AutoTp
 from distbench.strategies.zero.pipeline import DEFAULT_MICRO_BATCHES, DeepSpeedPipeline
@@ -303,6 +305,13 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
 
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         return theory.zero_traffic(self, case, parameters)
+
+    def rank_passes(self, case: Case) -> RankPasses | None:
+        whole = super().rank_passes(case)
+        if whole is None or self.pipeline is None:
+            return whole
+        ranks, parts = self.pipeline.ranks, self.pipeline.micro_batches
+        return pipeline_passes(whole, ranks, parts, bubble_fraction(ranks, parts))
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         return disk.disk_traffic(self, case, parameters) if self.offload_folder else None

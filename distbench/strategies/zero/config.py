@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distbench.core.case import Case, PrecisionConfig
-from distbench.strategies.zero import Zero
+
+if TYPE_CHECKING:
+    from distbench.strategies.zero import Zero
 
 DEEPSPEED_DEFAULTS = {
     "reduce_bucket_size": 500_000_000,

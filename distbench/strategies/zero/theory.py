@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.strategies.description import ExpectedCollective
+from distbench.strategies.description import UNKNOWN_CALLS, CallCount, ExpectedCollective
 from distbench.strategies.theory.data_parallelism import ZERO_STAGES
+from distbench.strategies.zero import buckets, gathers
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
@@ -18,8 +19,8 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
 
     Rajbhandari et al. 2020 (arXiv:1910.02054), section 7: 2 Psi up to stage 2, 3 Psi in stage 3; from stage 2
     on gradients are stored in shards and therefore reduced after every micro-batch. hpZ (arXiv:2306.10209,
-    section 3.2) gathers equally often, but inside its groups except for the first time in a step. The number
-    of calls depends on DeepSpeed's buckets.
+    section 3.2) gathers equally often, but inside its groups except for the first time in a step. Stages 1
+    and 2 of DeepSpeed all-reduce what the paper reduce-scatters.
     """
     over, ranks = strategy.model_parallelism, strategy.data_parallel_size(case.world_size)
     between = over.traffic(case, case.batch.global_batch_size // ranks)
@@ -27,14 +28,38 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
         own = strategy.grad_accum_dtype if reduces_full_gradients(strategy, case) else case.precision.compute
         between += strategy.pipeline.tied_weight_traffic(case, own)
     level, parameters = ZERO_STAGES[strategy.stage], over.parameters_per_rank(case, parameters)
-    if reduces_full_gradients(strategy, case):
+    are_full = reduces_full_gradients(strategy, case)
+    if are_full:
         level = replace(level, reduction="all_reduce")
     shards, replicas = (ranks, 1) if strategy.stage else (1, ranks)
-    return [
-        *level.traffic(case, parameters, shards=shards, replicas=replicas),
-        *_mics_traffic(strategy, case, parameters),
-        *between,
-    ]
+    gathered, gather_calls = None, UNKNOWN_CALLS
+    reductions = buckets.reductions(strategy, case, are_full=are_full)
+    stage_3 = gathers.gathers(strategy, case, parameters) if strategy.stage == 3 else None
+    if stage_3:
+        gathered, gather_calls = stage_3.gathered, CallCount(stage_3.calls, stage_3.meetings)
+        reductions = replace(reductions, meetings=stage_3.reduction_meetings)
+    elif strategy.stage in (1, 2) and buckets.known_tensors(strategy, case):
+        # after an update, all partitions of a group at once, whatever allgather_bucket_size is
+        gathered = buckets.padded_parameters(strategy, case, parameters, ranks)
+        gather_calls = CallCount(1, meetings=0)
+    elif strategy.stage == 3:
+        # those of the gathers in between are unknown
+        reductions = replace(reductions, meetings=None)
+    moved = level.traffic(
+        case,
+        parameters,
+        shards=shards,
+        replicas=replicas,
+        gathered=gathered,
+        gathers=gather_calls,
+        reductions=reductions,
+    )
+    if strategy.stage in (1, 2):
+        moved = [replace(one, issued_as="all_reduce") if one.op == "reduce_scatter" else one for one in moved]
+    if stage_3:
+        stands = float(stage_3.standing * DTYPE_BYTES[case.precision.compute])
+        moved = [replace(one, standing=stands) if one.op == "all_gather" else one for one in moved]
+    return [*moved, *_mics_traffic(strategy, case, parameters), *between]
 
 
 def _mics_traffic(strategy: Zero, case: Case, parameters: float) -> list[ExpectedCollective]:
@@ -61,7 +86,8 @@ def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, 
     stage, stored = strategy.stage, case.precision.compute
     in_groups = strategy.mics_shard_size > 1
     ranks = strategy.mics_shard_size if in_groups else strategy.data_parallel_size(case.world_size)
-    parameters = strategy.model_parallelism.max_parameters(case, parameters)
+    whole = strategy.model_parallelism.max_parameters(case, parameters)
+    parameters = buckets.padded_parameters(strategy, case, whole, ranks)
     accumulates = case.batch.gradient_accumulation_steps > 1 or strategy.pipeline is not None
     # stage 1 keeps full gradients only for accumulation; the paper's always does
     level = ZERO_STAGES[2 if stage == 1 and not accumulates else stage]
@@ -78,6 +104,9 @@ def zero_model_states(strategy: Zero, case: Case, parameters: int) -> dict[str, 
         # a full buffer for the sum, beside the gradients that the backward pass creates
         summed = DTYPE_BYTES[strategy.grad_accum_dtype] + DTYPE_BYTES[stored]
         sizes["gradients"] = float(parameters * summed)
+    elif level is ZERO_STAGES[2] and not strategy.accumulates_in_other_dtype(case) and not strategy.offloads:
+        kept = buckets.kept_gradients(strategy, case, whole, ranks)
+        sizes["gradients"] = sizes["gradients"] if kept is None else float(kept * DTYPE_BYTES[stored])
     if strategy.hpz_partition_size > 1:
         # the secondary copy, which exists from the first use of a layer in a step to the update
         sizes["parameters"] += parameters * DTYPE_BYTES[stored] / strategy.hpz_partition_size

@@ -164,8 +164,9 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(kv_heads, 
     # queries and what comes out are as wide as the model, keys and values as their heads
     moved = passes * L * ROWS * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
     assert ContextParallel().traffic(asked, 1000) == [
-        ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L),
-        ExpectedCollective("all_reduce", 4000, "cp"),
+        # queries, keys and values one after another, then what comes out
+        ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L, 2 * passes * 2 * L),
+        ExpectedCollective("all_reduce", 4000, "cp", 1, 1),
     ]
 
 
@@ -177,8 +178,8 @@ def test_round_a_ring_keys_and_values_go_in_each_pass_and_their_gradients_in_fp3
     )
     both = 2 * L * ROWS * S * D
     assert strategy.traffic(asked, 1000)[:2] == [
-        ExpectedCollective("all_gather", passes * both * 2, "cp", passes * L),
-        ExpectedCollective("all_to_all", both * 4, "cp", 4 * L),
+        ExpectedCollective("all_gather", passes * both * 2, "cp", passes * L, passes * L),
+        ExpectedCollective("all_to_all", both * 4, "cp", 4 * L, 4 * L),
     ]
 
 
@@ -187,8 +188,8 @@ def test_on_a_mesh_rows_are_divided_first_and_gradients_are_summed_over_all():
     asked = context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 2, 1))
     moved = 2 * L * ROWS // 2 * S // 2 * 4 * D * 4
     assert strategy.traffic(asked, 1000) == [
-        ExpectedCollective("all_to_all", moved, "cp", 8 * L),
-        ExpectedCollective("all_reduce", 4000, "dp_replicate x cp"),
+        ExpectedCollective("all_to_all", moved, "cp", 8 * L, 4 * L),
+        ExpectedCollective("all_reduce", 4000, "dp_replicate x cp", 1, 1),
     ]
     assert strategy.mesh_sizes(4) == {"dp_replicate": 2, "cp": 2}
     assert [strategy.data_parallel_rank(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
@@ -198,8 +199,8 @@ def test_a_model_that_is_sharded_is_gathered_and_scattered_over_all():
     strategy = ContextParallel(mesh={"cp": 2}, sharded=True)
     found = strategy.traffic(context_parallel_case(strategy, 4, Batch(ROWS, ROWS // 4, 2)), 1000)
     assert found[1:] == [
-        ExpectedCollective("all_gather", 2 * 2 * 4000, "dp_shard x cp", 2 * (2 * L + 1)),
-        ExpectedCollective("reduce_scatter", 2 * 4000, "dp_shard x cp", 2 * (L + 1)),
+        ExpectedCollective("all_gather", 2 * 2 * 4000, "dp_shard x cp", 2 * (2 * L + 1), 2 * (L + 2) - 1),
+        ExpectedCollective("reduce_scatter", 2 * 4000, "dp_shard x cp", 2 * (L + 1), 2 * L),
     ]
 
 

@@ -79,7 +79,7 @@ def test_the_simpler_of_two_strategies_is_preferred_whoever_wrote_it():
     of = case("foreign")
     records = [measured(case("ddp")), dataclasses.replace(measured(of), described_strategy=simple)]
     rows = summarize_cases(info(case("ddp"), of), records)
-    simplicity = {row.label: row.simplicity for row in make_candidates(rows, {})}
+    simplicity = {row.label: row.simplicity for row in make_candidates(rows, {}, {})}
     assert simplicity["foreign"] < simplicity["ddp"]
 
 
