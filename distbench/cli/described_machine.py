@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from distbench.core.bounds import Bound, Count, Name
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import Problem
-from distbench.core.units import parse_bytes
+from distbench.core.units import parse_bandwidth, parse_bytes
 from distbench.suite.sections import check_section
 from distbench.suite.suite import locate_problems
 from distbench.suite.yaml_reader import parse_suite, read_suite_text
@@ -42,6 +43,10 @@ class MachineFile:
     """Memory of a GPU, such as 96GiB; null: that of its type."""
     compute_capability: Annotated[float, Bound(1, 99)] | None = None
     """Compute capability, such as 9.0; null: that of its type."""
+    inside: str | None = None
+    """Bandwidth of a GPU inside its node in one direction, such as 450GB/s; null: that of its type."""
+    between: str | None = None
+    """Bandwidth of a GPU between nodes in one direction, such as 400Gb/s; null: that of its type."""
     cores: Count | None = None
     """CPU cores of a node; null: those of this machine."""
 
@@ -78,11 +83,9 @@ def read_machine_file(file: Path) -> Machine:
     read, problems = check_section(MachineFile, tree, ())
     if read is None:
         raise SuiteError(locate_problems(problems, places))
-    memory = 0
-    try:
-        memory = int(parse_bytes(read.memory)) if read.memory else 0
-    except ValueError as error:
-        problems.append(Problem(("memory",), str(error), read.memory))
+    memory = _parse(parse_bytes, "memory", read.memory, problems)
+    inside = _parse(parse_bandwidth, "inside", read.inside, problems)
+    between = _parse(parse_bandwidth, "between", read.between, problems)
     known = GPU_TYPES.get(read.gpu)
     if known is None and (read.memory is None or read.compute_capability is None):
         hint = type_hint(read.gpu)
@@ -90,7 +93,19 @@ def read_machine_file(file: Path) -> Machine:
         problems.append(Problem(("gpu",), message, read.gpu))
     if problems:
         raise SuiteError(locate_problems(problems, places))
-    usual = known or GpuType(read.gpu, 0, 0.0)
-    gpu = GpuType(read.gpu, memory or usual.memory, read.compute_capability or usual.compute_capability)
+    usual = known or GpuType(read.gpu, 0, None)
+    size = usual.memory if memory is None else int(memory)
+    gpu = GpuType(read.gpu, size, read.compute_capability or usual.compute_capability)
     machine = described_machine(GpuCluster(gpu, read.nodes, read.gpus_per_node))
-    return dataclasses.replace(machine, cores=read.cores or machine.cores)
+    return dataclasses.replace(machine, cores=read.cores or machine.cores, inside=inside, between=between)
+
+
+def _parse(
+    parse: Callable[[str], float], key: str, text: str | None, problems: list[Problem]
+) -> float | None:
+    """Number in *text*, or None without one; what is wrong with it is added to *problems*."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        problems.append(Problem((key,), str(error), text))
+        return None

@@ -45,6 +45,10 @@ class Machine:
     """Bytes of the smallest CUDA device; None: unknown, or computing on CPUs."""
     gpu_type: str = ""
     """Name of the type of its GPUs, where they are described and not at hand."""
+    inside: float | None = None
+    """Bytes/s of a GPU to another one of its node, in one direction; None: as its data sheet says."""
+    between: float | None = None
+    """Bytes/s of a GPU to other nodes, in one direction; None: as in the vendor's own system."""
     compute_capability: float | None = None
     """Lowest compute capability of the CUDA devices; None: unknown, or computing on CPUs."""
     memory: int | None = None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+_BANDWIDTH_PREFIXES = {"M": 1e6, "G": 1e9, "T": 1e12}
+_BANDWIDTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([MGT])(B|b|bit)(?:/s|ps)")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
 
 
@@ -33,6 +35,20 @@ def parse_bytes(text: str) -> float:
     if match is None or scale is None or not float(match[1]):
         raise ValueError("expected a size with a unit, such as 24GiB or 512MiB")
     return float(match[1]) * scale
+
+
+def parse_bandwidth(text: str) -> float:
+    """Bytes per second in *text*: ``450GB/s``, or ``400Gb/s`` in bits (powers of 1000).
+
+    Raises:
+        ValueError: not a positive number with one of these units.
+    """
+    match = _BANDWIDTH.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(
+            "expected a bandwidth in one direction, such as 450GB/s or 400Gb/s (B: bytes, b: bits)"
+        )
+    return float(match[1]) * _BANDWIDTH_PREFIXES[match[2]] / (8 if match[3] in ("b", "bit") else 1)
 
 
 def parse_fraction(text: str) -> float:

@@ -9,8 +9,8 @@ from distbench.analysis.traces.job_trace import JobTrace
 from distbench.analysis.traces.rank_trace import RankTrace
 from distbench.analysis.traces.work_times import WorkTime
 from distbench.core.units import format_number, format_percent
-from distbench.metrics.utilisation.peaks import published_peak
 from distbench.report.trace_fields import RANK, name_field, seconds_field
+from distbench.system.gpu_peaks import published_peak
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
 _TERA = 1e12

@@ -1,7 +1,7 @@
 """Types of GPUs for plans of machines that are not at hand.
 
-Sources: NVIDIA's datasheets of these products (memory), and its list of compute capabilities
-(https://developer.nvidia.com/cuda-gpus).
+Sources: the vendors' datasheets of these products (memory), and NVIDIA's list of compute capabilities
+(https://developer.nvidia.com/cuda-gpus). Their rates are in ``gpu_data_sheets``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class GpuType:
     name: str
     memory: int
     """Bytes of its memory: the datasheet's GB taken for GiB, which is the most that a driver reports."""
-    compute_capability: float
+    compute_capability: float | None
+    """None: it is not NVIDIA's."""
 
 
-_MEMORY_AND_CAPABILITY = {
+_MEMORY_AND_CAPABILITY: dict[str, tuple[int, float | None]] = {
     "v100-16gb": (16, 7.0),
     "v100-32gb": (32, 7.0),
     "t4": (16, 7.5),
@@ -47,10 +48,17 @@ _MEMORY_AND_CAPABILITY = {
     "h100-nvl": (94, 9.0),
     "h200": (141, 9.0),
     "h200-nvl": (141, 9.0),
-    # of a GPU in the systems that NVIDIA sells: 1,440 GB in the 8 of a DGX B200, 372 GB in the 2 of a GB200
+    # of a GPU in the systems that NVIDIA sells: 1,440 GB in the 8 of a DGX B200, 372 GB in the 2 of a GB200,
+    # 20 TB in the 72 of a GB300 NVL72
     "b200": (180, 10.0),
     "gb200": (186, 10.0),
+    "gb300": (279, 10.3),
     "rtx-5090": (32, 12.0),
+    # one of the two devices of a module
+    "mi250x": (64, None),
+    "mi300x": (192, None),
+    "mi325x": (256, None),
+    "mi355x": (288, None),
 }
 GPU_TYPES = {
     name: GpuType(name, size * _GIB, capability)

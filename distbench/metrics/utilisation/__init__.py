@@ -7,7 +7,7 @@ from typing import Any
 
 from distbench.core.columns import columns_of
 from distbench.metrics.base import Metric, NotAvailable, PassContext, TrialData, Values, value_or_reason
-from distbench.metrics.utilisation.peaks import published_peak
+from distbench.system.gpu_peaks import published_peak
 
 _MODEL_FLOPS_DOC = (
     "model FLOPs: those of forward and backward (flops_per_sample; PaLM, arXiv 2204.02311, appendix B: no "

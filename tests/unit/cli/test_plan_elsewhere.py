@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from distbench.cli.described_machine import read_machine_file
+from distbench.system.gpu_data_sheets import DATA_SHEETS
 from distbench.system.gpu_types import GPU_TYPES
 from support.runs import call
 
@@ -138,6 +140,15 @@ FILES = {
     "gpu: h100-sxm\ngpus: 8": "machine.yaml:2: gpus = 8: unknown key; did you mean 'gpu'?",
     "gpu: h100-sxm\ngpus_per_node: 8\ncores: -1": "machine.yaml:3: cores = -1: must be at least 1",
     "gpu: h100-sxm\ngpus_per_node: 8\ncompute_capability: new": "machine.yaml:3: compute_capability",
+    "gpu: h100-sxm\ngpus_per_node: 8\ninside: fast": "machine.yaml:3: inside = 'fast': expected a bandwidth",
+    "gpu: h100-sxm\ngpus_per_node: 8\ninside: 450": "machine.yaml:3: inside",
+    "gpu: h100-sxm\ngpus_per_node: 8\ninside: 450GB": "such as 450GB/s or 400Gb/s (B: bytes, b: bits)",
+    "gpu: h100-sxm\ngpus_per_node: 8\ninside: 450 gb/s": "machine.yaml:3: inside = '450 gb/s'",
+    "gpu: h100-sxm\ngpus_per_node: 8\nbetween: 0Gb/s": "machine.yaml:3: between = '0Gb/s': expected a bandw",
+    "gpu: h100-sxm\ngpus_per_node: 8\nbetween: -1Gb/s": "machine.yaml:3: between = '-1Gb/s'",
+    "gpu: h100-sxm\ngpus_per_node: 8\nbetween: [1]": "machine.yaml:3: between",
+    "gpu: h100-sxm\ngpus_per_node: 8\nbeetween: 1Gb/s": "machine.yaml:3: beetween = '1Gb/s': unknown key",
+    "gpu: mi300\ngpus_per_node: 8": "machine.yaml:1: gpu = 'mi300': no type that distbench knows",
     "gpu: [": "not YAML",
 }
 
@@ -176,10 +187,35 @@ def test_gpus_that_are_not_at_hand_launch_nothing(suite):
     assert "--on and --gpus-per-node about others" in done.stderr
 
 
+def test_gpus_without_a_compute_capability_are_planned_for(suite):
+    for precision in ("bf16", "{compute: bf16, float8: tensorwise}"):
+        cases = planned(suite(precision), "mi300x:8", "--world-sizes", "8")
+        assert {each["status"] for each in cases.values()} == {"planned"}
+
+
+def test_a_file_sets_the_bandwidth_of_links(tmp_path):
+    file = tmp_path / "machine.yaml"
+    file.write_text("gpu: mi300x\ngpus_per_node: 8\nnodes: 2\ninside: 64GB/s\nbetween: 400Gb/s\n")
+    machine = read_machine_file(file)
+    assert (machine.inside, machine.between) == (64e9, 50e9)
+    assert (machine.gpu_type, machine.compute_capability, machine.devices) == ("mi300x", None, 16)
+    file.write_text("gpu: mi300x\ngpus_per_node: 8\n")
+    usual = read_machine_file(file)
+    assert usual.inside is usual.between is None
+
+
 def test_the_page_has_every_type():
     page = (Path(__file__).parents[3] / "docs" / "planning.md").read_text()
-    rows = re.findall(r"^\| `(.+)` \| (\d+) GB \| ([\d.]+) \|$", page, re.MULTILINE)
-    assert len(rows) > 15
-    assert rows == [
-        (each.name, str(each.memory >> 30), str(each.compute_capability)) for each in GPU_TYPES.values()
-    ]
+    rows = re.findall(r"^\| `(.+)` \| (\d+) GB \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    assert rows == [(each.name, str(each.memory >> 30), _rates_text(each)) for each in GPU_TYPES.values()]
+
+
+def _rates_text(gpu):
+    sheet, unknown = DATA_SHEETS[gpu.name], "–"
+    rates = (
+        *((sheet.peak.fp16, 1e12), (sheet.peak.float8, 1e12), (sheet.memory_bandwidth, 1e9)),
+        *((sheet.inside, 1e9), (sheet.network, 1e9 / 8)),
+    )
+    shown = [unknown if rate is None else f"{rate / unit:.4g}" for rate, unit in rates]
+    return " | ".join([str(gpu.compute_capability or unknown), *shown, sheet.source])

@@ -83,7 +83,7 @@ def test_where_flops_are_unknown_there_is_nothing_but_the_reason():
     [
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
-        "AMD Instinct MI300X",
+        "AMD Instinct MI100",
         "",
         "H200",
     ],
