@@ -1,0 +1,166 @@
+"""Moments of a step at which memory can be at its peak, as bytes by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from distbench.core.case import Case
+from distbench.prediction.lifetimes import PartMemory, WeightBytes, part_memory
+from distbench.workloads.operations import ModelOperations, parameters_of
+
+Moment = dict[str, float]
+"""Bytes by kind, as in ``MemoryPrediction.kinds``."""
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """Memory of the parts of a model in a step of a rank."""
+
+    model: ModelOperations
+    layer: PartMemory
+    head: PartMemory
+    """All that is after the layers, without the loss."""
+    loss: PartMemory
+    end: PartMemory
+    """Head and loss."""
+    states: Mapping[str, float]
+    """``Strategy.model_states``: those between steps."""
+    accumulates: bool
+    """True if gradients of earlier micro-batches exist."""
+
+    @classmethod
+    def of(
+        cls,
+        case: Case,
+        model: ModelOperations,
+        states: Mapping[str, float],
+        of_layers: WeightBytes,
+        of_ends: WeightBytes,
+    ) -> ModelMemory:
+        """Memory of the parts of *model*, whose parameters take what *of_layers* and *of_ends* say."""
+        again = case.activation_checkpointing == "full"
+        return cls(
+            model,
+            layer=part_memory(model.layer, model.activation, of_layers, recomputes=again),
+            head=part_memory(model.last, model.activation, of_ends),
+            loss=part_memory(model.loss, model.last[-1].size, WeightBytes()),
+            end=part_memory(model.end, model.activation, of_ends),
+            states=states,
+            accumulates=case.batch.gradient_accumulation_steps > 1,
+        )
+
+    def moment(
+        self, activations: float, gradients: float = 0.0, *, logits: float = 0.0, gathered: float = 0.0
+    ) -> Moment:
+        """Moment with these bytes besides the states, and with the gradients of earlier micro-batches."""
+        earlier = self.states["gradients"] if self.accumulates else 0.0
+        return {
+            **self.states,
+            "gradients": earlier + gradients,
+            "activations": activations + self.model.shared - logits,
+            "logits": logits,
+            "gathered": gathered,
+            "buckets": 0.0,
+        }
+
+    def update(self, case: Case, largest: float) -> Moment:
+        """Moment of the optimizer's step, which has all gradients and its own temporary tensors."""
+        moment = self.moment(-self.model.shared, 0 if self.accumulates else self.states["gradients"])
+        updated = self.states["master"] or self.states["parameters"]
+        return {**moment, "activations": update_bytes(case, updated, largest)}
+
+    @property
+    def loss_arrays(self) -> float:
+        """Bytes of the arrays of logits at once in the backward pass of the loss."""
+        return self.end.backward_peak - self.head.kept
+
+
+def update_bytes(case: Case, updated: float, largest: float) -> float:
+    """Temporary bytes of the update of *updated* bytes of weights, of which *largest* are of one tensor.
+
+    A fused kernel has none. foreach makes one array of all tensors: the gradients with an L2 penalty, and
+    after it the denominators of Adam. The loop makes three for one tensor after another: root, quotient, sum.
+    """
+    optimizer = case.optimizer
+    is_adam = optimizer.name in ("adam", "adamw")
+    has_penalty = bool(optimizer.weight_decay) and optimizer.name != "adamw"
+    if optimizer.kernel == "fused":
+        return 0.0
+    if optimizer.kernel == "foreach":
+        return updated * (is_adam or has_penalty)
+    return largest * (3 * is_adam + has_penalty)
+
+
+def outer_places(layers: int) -> list[int]:
+    """Places of the first two of *layers* layers and the last two.
+
+    Between them memory changes by the same amount from layer to layer, so no peak can be there.
+    """
+    return sorted({0, min(1, layers - 1), max(0, layers - 2), layers - 1})
+
+
+def replicated_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[Moment]:
+    """Yield the moments of a step on whole layers, or on the part of each that a rank has."""
+    yield from loss_moments(memory, of_ends)
+    yield from backward_moments(memory, of_ends, endings)
+
+
+def loss_moments(memory: ModelMemory, weights: WeightBytes) -> Iterator[Moment]:
+    """Yield the moments from the last layer of the forward pass to the head in the backward pass.
+
+    Parameters that are computed with in another dtype are copied: those of a layer in its forward pass, all
+    others at its beginning.
+    """
+    model, layer, moment = memory.model, memory.layer, memory.moment
+    last = parameters_of(model.last)
+    table = 0 if model.tied_parameters else parameters_of(model.first) * weights.copy
+    kept, copies = model.layers * layer.kept, model.layers * layer.copies
+    before = kept - layer.kept
+    yield moment(before + layer.forward_peak - copies, gathered=copies + table + last * weights.copy)
+    yield moment(kept + memory.head.forward_peak - copies, gathered=copies + table)
+    logits = memory.loss.forward_peak
+    yield moment(kept + memory.head.kept + logits - copies, logits=logits, gathered=copies)
+    yield moment(kept + memory.end.backward_peak - copies, logits=memory.loss_arrays, gathered=copies)
+
+
+def backward_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[Moment]:
+    """Yield the moments of the backward pass of the layers and the embedding.
+
+    Gradients in another dtype than the parameters are converted at the end of the layer, and those of
+    embedding and head at the end of the pass, as *endings* says.
+    """
+    model, layer = memory.model, memory.layer
+    head = 0.0 if of_ends.accumulates else parameters_of(model.last) * of_ends.raw
+    for place in outer_places(model.layers):
+        copied = place * layer.copies
+        later = (model.layers - 1 - place) * layer.gradients
+        peak = place * layer.kept + layer.backward_peak - copied
+        yield memory.moment(peak, head + later, gathered=copied)
+    done = model.layers * layer.gradients
+    for ending in _end_gradients(model, of_ends, endings):
+        yield memory.moment(0.0, done + ending)
+
+
+def _end_gradients(model: ModelOperations, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[float]:
+    """Yield the bytes of the gradients of embedding and head at the end of the backward pass.
+
+    A tied table has two gradients and their sum at once. Conversions come last. What is a part of a sum over
+    ranks exists besides the part of the sum that the rank keeps.
+    """
+    first, last, tied = parameters_of(model.first), parameters_of(model.last), model.tied_parameters
+    partial, raw, final = model.partial_parameters, endings.raw, endings.gradient
+    head = 0.0 if of_ends.accumulates else last * raw
+    if not partial or tied:
+        yield head + (first + tied + partial) * raw
+    elif not final:
+        yield head + (partial + (0 if endings.accumulates else first)) * raw
+    else:
+        yield (0 if endings.accumulates else last * final) + partial * (raw + final)
+    if final and (tied or not partial):
+        left = [first] if tied else [first, last]
+        waiting, made = sum(left) * raw, 0.0
+        for each in left:
+            yield waiting + made + each * final
+            waiting -= each * raw
+            made += 0 if endings.accumulates else each * final

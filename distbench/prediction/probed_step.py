@@ -1,0 +1,146 @@
+"""Time of a step from the rates that a probe measured, and the theory of the case's strategy.
+
+``passes x pass(samples) x layers / (1 - bubble) + update(parameters) + sum over collectives``. Nothing is
+fitted to measured steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from distbench import optimizers
+from distbench.core import registry
+from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
+from distbench.core.meshes import DATA_DIMENSIONS
+from distbench.prediction.estimates import PredictedValue, StepPrediction, Term
+from distbench.prediction.probed_rates import Duration, ProbedGroup, ProbedRates
+from distbench.strategies.base import Strategy
+from distbench.strategies.description import ExpectedCollective
+from distbench.workloads.base import workload_of
+
+_LEAST_RELATIVE_SD, _LEAST_WITH_TENSORS_SPLIT = 0.1, 0.2
+"""Standard deviations that no prediction is below, whatever the spread of its rates: by the errors of 22
+cases of two CPU ranks (docs/tuning.md). Distributed tensors take time on the host that no rate has."""
+_OPERATION_OF_PROBE = {"send": "send_recv"}
+"""Operations that a probe measures under another name."""
+_COUNTED_WITH_OTHER = ("recv",)
+"""Operations whose time is that of their counterpart."""
+
+
+def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
+    """Time of a step of *case* by *rates*; or the reason why it can't be told."""
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    parameters, passes = workload_of(case).parameters(), strategy.rank_passes(case)
+    if reason := _refusal(case, strategy):
+        return reason
+    if parameters is None:
+        return "the size of the model is known only to its own code"
+    if passes is None:
+        return f"{case.strategy.name} has no theory of its passes"
+    if passes.bubble is None:
+        return "the bubble of this schedule depends on the halves of its backward pass"
+    computed = rates.passes.at(passes.samples).times(passes.count * passes.layer_share)
+    waited = computed.times(passes.bubble / (1 - passes.bubble))
+    traffic, mesh = strategy.traffic(case, parameters), strategy.mesh_sizes(case.world_size)
+    moved = _communication(traffic, mesh, case, rates, computed.seconds)
+    if isinstance(moved, str):
+        return moved
+    updated = _update(case, strategy, parameters, rates)
+    if isinstance(updated, str):
+        return updated
+    terms: dict[Term, Duration] = {
+        "compute": computed,
+        "communication": moved,
+        "bubble": waited,
+        "update": updated,
+    }
+    whole = sum_durations(terms.values())
+    least = _LEAST_WITH_TENSORS_SPLIT if mesh.get("tp", 1) > 1 else _LEAST_RELATIVE_SD
+    sd = max(least, whole.relative_sd)
+    return StepPrediction(
+        {name: each.seconds for name, each in terms.items() if each.seconds},
+        PredictedValue.with_relative_sd(whole.seconds, sd),
+        "probe",
+        lacks="offload" if strategy.offloads else "",
+    )
+
+
+def _refusal(case: Case, strategy: Strategy) -> str:
+    """Reason why no rate of a probe tells the time of *case*; empty: there is none."""
+    if case.engine != NATIVE_ENGINE:
+        return f"engine {case.engine.name}: what a framework adds to a step is not probed"
+    if strategy.intended_difference:
+        return "lossy communication: its compression is not probed"
+    return ""
+
+
+def _update(case: Case, strategy: Strategy, parameters: int, rates: ProbedRates) -> Duration | str:
+    """Time in which a rank updates its share of *parameters*."""
+    states = strategy.model_states(case, parameters)
+    if states is None:
+        return f"{case.label} has no theory of its model states"
+    kind = "optimizer_state" if states["optimizer_state"] else "gradients"
+    element = DTYPE_BYTES[case.precision.optimizer_state]
+    of_one = (
+        optimizers.bytes_per_parameter(case.optimizer, element)
+        if kind == "optimizer_state"
+        else DTYPE_BYTES[case.precision.master]
+    )
+    return rates.update.at(states[kind] / of_one * DTYPE_BYTES[case.precision.master])
+
+
+def _communication(
+    expected: Iterable[ExpectedCollective] | None,
+    mesh: Mapping[str, int],
+    case: Case,
+    rates: ProbedRates,
+    computed: float,
+) -> Duration | str:
+    """Time that the *expected* collectives of a rank add to its computation, *computed* seconds."""
+    if expected is None:
+        return f"{case.label} has no theory of its traffic"
+    added: list[Duration] = []
+    beside: list[Duration] = []
+    ends: list[float] = []
+    for each in expected:
+        if not each.bytes or each.op in _COUNTED_WITH_OTHER:
+            continue
+        if each.calls is None:
+            return f"{each.op}: theory does not say in how many calls"
+        found = _collective(each, rates, rates.group(mesh, each.dimension, case.world_size))
+        if isinstance(found, str):
+            return found
+        # GPUs move parameters and gradients on a stream of their own; CPU ranks need the same cores for both
+        is_beside = case.device == "cuda" and each.dimension in DATA_DIMENSIONS
+        (beside if is_beside else added).append(found)
+        ends += [found.seconds / each.calls] if is_beside else []
+    moved = sum_durations(beside)
+    # the first gather, or the last reduction, has nothing beside it
+    exposed = Duration(max(max(ends, default=0.0), moved.seconds - computed), moved.relative_sd)
+    return sum_durations([*added, exposed])
+
+
+def _collective(each: ExpectedCollective, rates: ProbedRates, group: ProbedGroup) -> Duration | str:
+    """Time of all calls of *each* in a *group*.
+
+    Calls at which ranks have to meet cost what they add to a step; those that follow another one at once
+    cost what they take alone.
+    """
+    issued, calls = each.issued_as or each.op, each.calls or 1
+    op = _OPERATION_OF_PROBE.get(issued, issued)
+    alone = rates.alone.get((op, group))
+    if alone is None:
+        return f"the probe did not measure {op} among {group}"
+    meetings = calls if each.meetings is None else min(each.meetings, calls)
+    once = alone.at(each.bytes / calls)
+    met = rates.in_step_of(op, group, each.bytes / calls) or once
+    return sum_durations([met.times(meetings), once.times(calls - meetings)])
+
+
+def sum_durations(parts: Iterable[Duration]) -> Duration:
+    """Sum of *parts*, whose errors are independent."""
+    listed = list(parts)
+    total = math.fsum(each.seconds for each in listed)
+    variance = math.fsum((each.seconds * each.relative_sd) ** 2 for each in listed)
+    return Duration(total, math.sqrt(variance) / total if total else 0.0)

@@ -1,0 +1,62 @@
+"""Moments of a step under DeepSpeed's ZeRO, whose parameters are in the compute dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from distbench.prediction.lifetimes import WeightBytes
+from distbench.prediction.moments import ModelMemory, Moment, backward_moments, loss_moments, outer_places
+from distbench.workloads.operations import last_parameters, parameters_of
+
+
+@dataclass(frozen=True)
+class ZeroBuffers:
+    """Buffers of DeepSpeed beside model states, in bytes, and what it does with gradients."""
+
+    bucket: float
+    """Gradients wait in it for their reduction; 0: they are reduced where they are."""
+    is_permanent: bool
+    """The bucket exists between backward passes."""
+    reduction: float
+    """Copies of the bucket while it is reduced."""
+    live: float
+    """Gathered parameters that stage 3 does not release."""
+    shard: float
+    """Gradients of this rank, in an array that is made with the first reduction; 0: they are elsewhere."""
+    update: float
+    """Gradients of the shard in one array, and converted to the dtype of the master weights."""
+
+
+def zero_moments(memory: ModelMemory, weights: WeightBytes, buffers: ZeroBuffers) -> Iterator[Moment]:
+    """Yield the moments of a step.
+
+    Hooks take each gradient as soon as it exists, and copy it to a bucket. A full bucket is reduced when the
+    next gradient comes: the first one of the layer before. Stages 1 and 2 then make an array for the shard of
+    all gradients; stage 3 has it all the time.
+    """
+    begun = buffers.bucket if buffers.is_permanent else 0.0
+    for moment in loss_moments(memory, weights):
+        yield {**moment, "buckets": begun, "gathered": buffers.live}
+    for moment in _layer_moments(memory, weights, buffers):
+        yield {**moment, "gathered": buffers.live}
+    *_, last = backward_moments(memory, weights, weights)
+    ended = last["gradients"] + buffers.shard
+    yield {**last, "gradients": ended, "buckets": buffers.bucket, "gathered": buffers.live}
+    update = memory.moment(-memory.model.shared, 0 if memory.accumulates else memory.states["gradients"])
+    yield {**update, "activations": buffers.update, "gathered": buffers.live}
+
+
+def _layer_moments(memory: ModelMemory, weights: WeightBytes, buffers: ZeroBuffers) -> Iterator[Moment]:
+    model, layer = memory.model, memory.layer
+    head = 0.0 if weights.accumulates else parameters_of(model.last) * weights.raw
+    first = last_parameters(model.layer) * weights.raw
+    for place in outer_places(model.layers):
+        later = model.layers - 1 - place
+        shard = buffers.shard if later else 0.0
+        whole = head + later * layer.gradients + shard
+        kept = place * layer.kept
+        yield {**memory.moment(kept + layer.backward_peak, whole), "buckets": buffers.bucket}
+        if later:
+            buckets = buffers.bucket + buffers.reduction
+            yield {**memory.moment(kept + layer.begun + first, whole), "buckets": buckets}
