@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +10,9 @@ import typer
 from distbench.cli import options
 from distbench.cli.decorators import ignores_time_warnings
 from distbench.cli.options import argument, option
-from distbench.cli.output import apply_style, terminal_width
 from distbench.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from distbench.analysis.run import RunAnalysis
     from distbench.suite import Overrides, Suite
 
 _KIND = "collectives"
@@ -57,14 +53,7 @@ def collectives(
     quiet: options.QuietOption = False,
 ) -> int:
     """Measure all-reduce and the like, as nccl-tests does."""
-    from distbench.api.preflight import warn_before_run
-    from distbench.api.progress import observe_progress
-    from distbench.cli.interruption import print_stopped, report_hint_on_abort, resume_hint_on_abort
-    from distbench.cli.run_session import exit_code, print_results
-    from distbench.cli.started_ranks import join_started_ranks
-    from distbench.record.record_reader import retry_eagerly
-    from distbench.record.run_folder import resume_command
-    from distbench.run import RunExecution
+    from distbench.cli.one_job import run_one_job
 
     changes = {f"launcher={launcher}": f"--launcher {launcher}"} if launcher else {}
     listed = {"operations": operations, "dtypes": dtypes, "groups": groups}
@@ -75,46 +64,22 @@ def collectives(
         changes[f"{_KIND}.factor={factor}"] = f"--factor {factor}"
     changed = options.make_overrides([*changes, *set_], [], world_sizes, device, option_of=changes)
     loaded = _only_collectives(suite, changed)
-    join_started_ranks(context, loaded, out)
-    execution = RunExecution.create(loaded, out, context.obj)
-    resume_with = resume_command(execution.run.folder)
-    with resume_hint_on_abort(resume_with), observe_progress(quiet=quiet) as watcher:
-        warn_before_run(execution, watcher)
-        was_stopped = execution.execute(watcher)
-    with resume_hint_on_abort(resume_with) if was_stopped else report_hint_on_abort(execution.run.folder):
-        analysed = retry_eagerly(partial(print_results, execution.run, _links_table, as_json=as_json))
-    if was_stopped:
-        return print_stopped(was_stopped, resume_with)
-    return exit_code(analysed, strict_parity=False)
+    return run_one_job(context, loaded, out, "links", as_json=as_json, quiet=quiet)
 
 
 def _only_collectives(file: Path | None, changed: Overrides) -> Suite:
-    """Suite with collectives only: from *file*, or on all devices of the launcher.
+    """Suite with collectives only.
 
     Raises:
         SuiteError: the suite or *changed* is invalid.
         UsageError: there is only one device, so there are no links to measure.
     """
-    from distbench.core.job import MEASURE
-    from distbench.plan import launcher_machine
-    from distbench.suite import load_suite, parse_suite_text
+    from distbench.cli.one_job import one_job_suite
 
-    jobs = [*changed.jobs, _KIND]
-    changed = dataclasses.replace(changed, jobs=jobs)
-    suite = load_suite(file, changed) if file else parse_suite_text(_SUITE, changed)
-    if file is None and changed.world_sizes is None:
-        devices = launcher_machine(suite).devices
-        if devices < 2:
-            raise UsageError(
-                "collectives: this machine has one device, and a collective needs at least two; on the "
-                "CPU, use --world-sizes 2 to start two ranks"
-            )
-        suite = dataclasses.replace(suite, world_sizes=(devices,))
-    kept = {MEASURE: dataclasses.replace(suite.measure, trials=0), _KIND: suite.jobs[_KIND]}
-    return dataclasses.replace(suite, jobs=kept)
-
-
-def _links_table(run: RunAnalysis) -> str:
-    from distbench.views.base import all_views
-
-    return all_views()["links"].table(run).to_text(terminal_width(), apply_style)
+    suite = one_job_suite(_KIND, _SUITE, file, changed)
+    if file is None and changed.world_sizes is None and suite.world_sizes == (1,):
+        raise UsageError(
+            "collectives: this machine has one device, and a collective needs at least two; on the "
+            "CPU, use --world-sizes 2 to start two ranks"
+        )
+    return suite

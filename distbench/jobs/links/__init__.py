@@ -18,8 +18,8 @@ from distbench.core.columns import Column, TableColumn, TableSpec
 from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.rank_groups import GroupKind
 from distbench.core.suite_mistakes import Problem
-from distbench.jobs.links.groups import GroupKind
 from distbench.jobs.links.sizes import message_sizes
 
 CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]

@@ -2,14 +2,12 @@
 
 Timing follows nccl-tests: after a warm-up and a barrier a number of calls without a pause, on the clock of
 each rank. The slowest rank counts (nccl-tests shows the mean over ranks by default; a training waits for
-the slowest). On a GPU the clock is CUDA's: events around all calls on the stream that waits for them, so
-no host synchronises in between. On a CPU calls are complete when they return.
+the slowest).
 """
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,17 +15,14 @@ import torch
 import torch.distributed as dist
 
 from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.rank_groups import rank_groups
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.links import CollectivesOptions, busbw_column
-from distbench.jobs.links.groups import RankGroups, rank_groups
-from distbench.jobs.links.operations import OPERATIONS, CollectiveOperation, GroupMembership
-from distbench.jobs.links.sizes import element_count
-from distbench.metrics.communication.traffic import bus_factor
+from distbench.metrics.communication.traffic import bus_factor, element_count
 from distbench.strategies.base import RankContext
+from distbench.worker.collective_operations import OPERATIONS, CollectiveOperation, GroupMembership
+from distbench.worker.collective_times import call_seconds, join_group, missing_operation
 from distbench.worker.trainer import RankResult, Rows
-
-_TEST_ELEMENTS = 16
-"""Elements per rank of the call that tests whether a backend supports an operation."""
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
@@ -36,7 +31,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     rows: Rows = []
     with phases.phase("build"):
         kinds = [rank_groups(name, context.node_of_rank or [0] * context.world_size) for name in asked.groups]
-        joined = {kind.name: _join_group(kind, context) for kind in kinds if kind.members}
+        joined = {kind.name: join_group(kind, context) for kind in kinds if kind.members}
     with phases.phase("collectives"):
         numbers = itertools.count()
         for kind, op, dtype in itertools.product(kinds, asked.operations, asked.dtypes):
@@ -54,18 +49,6 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     return _result(asked, rows)
 
 
-def _join_group(kind: RankGroups, context: RankContext) -> GroupMembership | None:
-    """Create the groups of *kind* and return this rank's membership; None: in none. A collective call."""
-    mine = None
-    for ranks in kind.members:
-        # every rank has to create every group, its own or not
-        group = dist.new_group(list(ranks))
-        if context.rank in ranks:
-            nodes = len({context.node_of_rank[rank] for rank in ranks}) if context.node_of_rank else 1
-            mine = GroupMembership(group, ranks, ranks.index(context.rank), context.device, nodes)
-    return mine
-
-
 def _measure(
     members: GroupMembership, op: str, dtype: str, asked: CollectivesOptions
 ) -> Iterator[dict[str, Any]]:
@@ -76,7 +59,7 @@ def _measure(
         "group_size": members.size,
         "nodes": members.nodes,
     }
-    if reason := _unsupported(members, op, kind):
+    if reason := missing_operation(members, op, kind):
         yield {**about, "reason": f"{dist.get_backend(members.group)}: {reason}"}
         return
     for size in asked.sizes:
@@ -102,28 +85,6 @@ def _measure(
         del operation
 
 
-def _unsupported(members: GroupMembership, op: str, dtype: torch.dtype) -> str:
-    """Reason why the backend can't do *op*: a small one fails on all ranks; empty: it can. A collective call.
-
-    Raises:
-        RuntimeError: some ranks failed and others did not, so the operation is not missing.
-    """
-    failure = ""
-    try:
-        operation = OPERATIONS[op](members, _TEST_ELEMENTS * members.size, dtype)
-        operation.fill()
-        operation.call()
-        operation.wrong_elements()
-    except (RuntimeError, ValueError, TypeError) as error:
-        failure = next(iter(str(error).splitlines()), "") or type(error).__name__
-    failures = [""] * members.size
-    dist.all_gather_object(failures, failure, group=members.group)
-    if any(failures) and not all(failures):
-        at = failures.index(next(filter(None, failures)))
-        raise RuntimeError(f"{op} failed on rank {members.ranks[at]}, but not on others: {failures[at]}")
-    return failure
-
-
 def _check(members: GroupMembership, operation: CollectiveOperation) -> int:
     """Number of wrong elements over all ranks. A collective call."""
     operation.fill()
@@ -137,44 +98,15 @@ def _time(members: GroupMembership, operation: CollectiveOperation, asked: Colle
     """Seconds of a call: the mean on the slowest rank, then each call on its slowest rank."""
     operation.clear()
     # all ranks make the same number of calls: it follows from a time that all of them have
-    once = _time_calls(members, operation, 1)[0]
+    once = call_seconds(operation.call, members.device, members.group, 1)[0]
     more = min(asked.warmup - 1, int(asked.seconds / once))
-    warm = _time_calls(members, operation, more)[0] if more else once
-    return _time_calls(members, operation, max(1, min(asked.iterations, int(asked.seconds / warm))))
-
-
-def _time_calls(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
-    """Seconds of *count* calls in a row: their mean on the slowest rank, then each on its slowest rank."""
-    clock = _time_on_cuda if members.device.type == "cuda" else _time_on_host
-    own = clock(members, operation, count)
-    seconds = torch.tensor([sum(own) / count, *own], dtype=torch.float64)
-    dist.all_reduce(seconds, dist.ReduceOp.MAX, group=members.group)
-    # a call too short for the clock still takes some time
-    return [max(float(value), 1e-9) for value in seconds]
-
-
-def _time_on_host(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
-    """Seconds of each call, which is complete when it returns."""
-    dist.barrier(members.group)
-    times = [time.perf_counter()]
-    for _ in range(count):
-        operation.call()
-        times.append(time.perf_counter())
-    return [after - before for before, after in itertools.pairwise(times)]
-
-
-def _time_on_cuda(members: GroupMembership, operation: CollectiveOperation, count: int) -> list[float]:
-    """Seconds of each call between CUDA events; the current stream waits for each call."""
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    torch.cuda.synchronize(members.device)
-    dist.barrier(members.group)
-    torch.cuda.synchronize(members.device)
-    events[0].record()
-    for event in events[1:]:
-        operation.call()
-        event.record()
-    torch.cuda.synchronize(members.device)
-    return [before.elapsed_time(after) / 1000 for before, after in itertools.pairwise(events)]
+    warm = call_seconds(operation.call, members.device, members.group, more)[0] if more else once
+    return call_seconds(
+        operation.call,
+        members.device,
+        members.group,
+        max(1, min(asked.iterations, int(asked.seconds / warm))),
+    )
 
 
 def _result(asked: CollectivesOptions, rows: Rows) -> RankResult:

@@ -40,15 +40,6 @@ def message_sizes(asked: str | Sequence[str | int], factor: int, device: Device)
     return tuple(sizes)
 
 
-def element_count(size: int, element_bytes: int, ranks: int) -> int:
-    """Elements of the full array of *size* bytes that *ranks* can share evenly: at least one each.
-
-    Rounded down to a multiple of *ranks*, so the measured size may be a little smaller than requested, and a
-    size too small for all ranks becomes larger; records have the bytes that were moved.
-    """
-    return max(1, size // (element_bytes * ranks)) * ranks
-
-
 def _bytes(size: str | int) -> int:
     number = size if isinstance(size, int) else int(size) if size.strip().isdecimal() else parse_bytes(size)
     if isinstance(number, bool) or not 1 <= number <= _MAX_BYTES:

@@ -1,7 +1,7 @@
 """What is added by files of its own is a full citizen: nothing else is edited, and nobody knows it by name.
 
 ``tests/plugins`` has the strategy ``echoed``, the launcher ``rack``, the metric ``pulse`` with a view, and
-the kind of job ``probe``. Most of it is tried on stored records, and on a launcher that starts nothing.
+the kind of job ``tally``. Most of it is tried on stored records, and on a launcher that starts nothing.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ metrics: [steptime, throughput]
 world_sizes: [2]
 strategies: [pretended]
 """)
-PROBED = SuiteText("""
-launcher: {rack: {values: {probed_steps: TAKEN}}}
-probe: {steps: 3}
-gate: {probe: required, tokens_per_s: false, efficiency: false, peak_memory: false, comm_bytes: false}
+TALLIED = SuiteText("""
+launcher: {rack: {values: {tallied_steps: TAKEN}}}
+tally: {steps: 3}
+gate: {tally: required, tokens_per_s: false, efficiency: false, peak_memory: false, comm_bytes: false}
 """)
 DDP, ECHOED = case("ddp"), case("echoed")
 STATES = {"parameters": 1000, "gradients": 1000, "optimizer_state": 2000}
@@ -191,30 +191,30 @@ def test_a_view_is_a_chapter_and_a_table_of_sql_too(run):
     ("taken", "word", "gravity", "code"), [(3, "complete", "ok", 0), (2, "short", "bad", 1)]
 )
 def test_a_kind_of_job_is_run_judged_shown_and_gated(tmp_path, taken, word, gravity, code):
-    text = PRETENDED + PROBED.replace("TAKEN", str(taken))
+    text = PRETENDED + TALLIED.replace("TAKEN", str(taken))
     finished = run_in(tmp_path, text)
     assert finished.code == code, finished.errors
     (name,), (row,) = finished.cases, finished.cases.values()
-    verdict = row["verdicts"]["probe"]
+    verdict = row["verdicts"]["tally"]
     assert (verdict["word"], verdict["gravity"]) == (word, gravity)
-    assert ("Probe" in finished.errors) == (gravity == "bad")
+    assert ("Tally" in finished.errors) == (gravity == "bad")
     made = Run(finished.folder)
-    assert [file.parts[-4] for file in finished.folder.glob("*/*/*/record.json")].count("probes") == 1
-    assert [each["probed_steps"] for each in view_text(made, "probe")["rows"]] == [2 * taken]
-    assert query_rows(made, "select case_name, probed_steps from view_probe") == [
-        {"case_name": name, "probed_steps": 2.0 * taken}
+    assert [file.parts[-4] for file in finished.folder.glob("*/*/*/record.json")].count("tallies") == 1
+    assert [each["tallied_steps"] for each in view_text(made, "tally")["rows"]] == [2 * taken]
+    assert query_rows(made, "select case_name, tallied_steps from view_tally") == [
+        {"case_name": name, "tallied_steps": 2.0 * taken}
     ]
-    assert query_rows(made, "select kind, probed_steps from jobs") == [
-        {"kind": "probe", "probed_steps": 2.0 * taken}
+    assert query_rows(made, "select kind, tallied_steps from jobs") == [
+        {"kind": "tally", "tallied_steps": 2.0 * taken}
     ]
-    assert "probe" in page_sections(finished.folder)
+    assert "tally" in page_sections(finished.folder)
     gated = call(
         "gate", str(tmp_path / "suite.yaml"), "--self-test", "--json", "--out", str(tmp_path / "gate")
     )
     assert gated.returncode == code, gated.stderr
     (of_case,) = json.loads(gated.stdout)["cases"]
     words = {each["metric"]: each["word"] for each in of_case["findings"]}
-    assert words["probe"] == ("pass" if gravity == "ok" else "invalid")
+    assert words["tally"] == ("pass" if gravity == "ok" else "invalid")
 
 
 # all of them, in one run on real processes
@@ -223,7 +223,7 @@ REAL = """
 launcher: {rack: {real: true}}
 strategies: [ddp, echoed]
 metrics: [steptime, throughput, communication, memory, pulse]
-probe: {steps: 3}
+tally: {steps: 3}
 """
 
 
@@ -232,12 +232,12 @@ def test_all_of_it_is_run_together(tmp_path):
     finished = run_in(tmp_path, QUICK + REAL)
     assert finished.code == 0, finished.errors
     assert {row["status"] for row in finished.cases.values()} == {"measured"}
-    assert {row["verdicts"]["probe"]["word"] for row in finished.cases.values()} == {"complete"}
+    assert {row["verdicts"]["tally"]["word"] for row in finished.cases.values()} == {"complete"}
     assert [row["parity"] for row in finished.cases.values()] == [[], []]
     run = Run(finished.folder)
     assert any("the echo" in note for note in notes(run, "communication"))
     assert any("the echo" in note for note in notes(run, "memory"))
     assert [row["pulse_beats"] for row in view_text(run, "pulse")["rows"]] == [6.0, 6.0]
-    assert view_text(run, "probe_curve", "--raw")["caption"] == "One row a step and rank of a probe."
-    assert query_rows(run, "select count(*) as steps from probe_curve where loss > 0") == [{"steps": 12}]
-    assert {"pulse", "probe"} <= page_sections(finished.folder)
+    assert view_text(run, "tally_curve", "--raw")["caption"] == "One row a step and rank of a tally."
+    assert query_rows(run, "select count(*) as steps from tally_curve where loss > 0") == [{"steps": 12}]
+    assert {"pulse", "tally"} <= page_sections(finished.folder)

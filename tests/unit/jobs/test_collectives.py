@@ -15,13 +15,13 @@ from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import job_kind
+from distbench.core.rank_groups import rank_groups
 from distbench.gate.case_verdict import required_findings
 from distbench.gate.columns import compare_columns
 from distbench.jobs.links import _placeholder_case
 from distbench.jobs.links.comparison import bandwidth_changes, comparison_sheet
-from distbench.jobs.links.groups import rank_groups
-from distbench.jobs.links.sizes import element_count, message_sizes
-from distbench.metrics.communication.traffic import bus_factor
+from distbench.jobs.links.sizes import message_sizes
+from distbench.metrics.communication.traffic import bus_factor, element_count
 from distbench.record import Record, Status
 from distbench.suite.gate import parse_gate as gate_rules
 from distbench.views.base import all_views
@@ -353,8 +353,8 @@ def test_what_a_training_attains_is_measured_by_the_same_messages_alone(messages
 def test_a_check_sees_a_result_that_is_not_there(op):
     import torch
 
-    from distbench.jobs.links.operations import OPERATIONS as KNOWN
-    from distbench.jobs.links.operations import GroupMembership
+    from distbench.worker.collective_operations import OPERATIONS as KNOWN
+    from distbench.worker.collective_operations import GroupMembership
 
     members: Any = GroupMembership(None, (0, 1, 2), 1, torch.device("cpu"))  # type: ignore[arg-type]
     operation = KNOWN[op](members, 30, torch.bfloat16)

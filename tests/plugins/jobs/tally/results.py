@@ -1,4 +1,4 @@
-"""The verdict on a probe."""
+"""The verdict on a tally."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from distbench.record import Record
 
 
 @dataclass(frozen=True)
-class ProbeResults(JobResults):
+class TallyResults(JobResults):
     """Judge whether every rank took each step."""
 
     def judge(self, settings: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Verdict]:
         verdicts = {}
         for record in records:
-            taken, asked = record.values.get("probed_steps", 0), settings["steps"] * record.case.world_size
+            taken, asked = record.values.get("tallied_steps", 0), settings["steps"] * record.case.world_size
             word, gravity = ("complete", "ok") if taken == asked else ("short", "bad")
             sentence = f"{word}: {taken:g} of {asked} steps"
-            verdicts[record.case_id] = Verdict("probe", word, gravity, sentence)
+            verdicts[record.case_id] = Verdict("tally", word, gravity, sentence)
         return verdicts

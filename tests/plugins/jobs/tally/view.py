@@ -1,4 +1,4 @@
-"""The view ``probe``: the steps that the probes took."""
+"""The view ``tally``: the steps that the tallies took."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 
 
-class ProbeView(View):
-    """The steps that the probes took."""
+class TallyView(View):
+    """The steps that the tallies took."""
 
-    title: ClassVar[str] = "Probes"
+    title: ClassVar[str] = "Tallies"
     order: ClassVar[int] = 200
     caption: ClassVar[str] = "Steps of all ranks together, higher is better."
     fields: ClassVar[tuple[Field, ...]] = (
         *CASE_FIELDS,
-        Field("probed_steps", "steps", "Steps taken.", "", "higher"),
+        Field("tallied_steps", "steps", "Steps taken.", "", "higher"),
     )
 
     def table(self, run: RunAnalysis) -> Table:
-        records = records_of_kind(run.records, "probe")
+        records = records_of_kind(run.records, "tally")
         names = short_names([record.case for record in records])
         rows = [
             TableRow(
                 {
                     **case_cells(record.case, names[record.case_id]),
-                    "probed_steps": TableCell(record.values.get("probed_steps")),
+                    "tallied_steps": TableCell(record.values.get("tallied_steps")),
                 }
             )
             for record in records

@@ -1,4 +1,4 @@
-"""What the ranks of a probe do."""
+"""What the ranks of a tally do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from distbench.strategies.base import RankContext
 from distbench.strategies.engine import Engine
 from distbench.worker.trainer import RankResult, StepHooks, Trainer, TrainingStep
 
-from . import ProbeOptions
+from . import TallyOptions
 
 
 class Counting(StepHooks):
@@ -16,23 +16,23 @@ class Counting(StepHooks):
         self._phases = phases
 
     def before_step(self, number: int) -> None:
-        self._phases.progress.report("probe", number)
+        self._phases.progress.report("tally", number)
 
     def after_update(self, step: TrainingStep, engine: Engine, seconds: float) -> None:
         self.rows.append({"step": step.number, "loss": step.loss})
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
-    asked = trial.job.options_as(ProbeOptions)
+    asked = trial.job.options_as(TallyOptions)
     with phases.phase("build"):
         trainer = Trainer(context)
     watcher = Counting(phases)
-    with phases.phase("probe"):
+    with phases.phase("tally"):
         trainer.train(range(asked.steps), watcher)
     effective = trainer.engine.effective_settings()
     trainer.engine.close()
     return RankResult(
-        samples={"probed_steps": [float(len(watcher.rows))]},
-        tables={"probe_curve": watcher.rows},
+        samples={"tallied_steps": [float(len(watcher.rows))]},
+        tables={"tally_curve": watcher.rows},
         effective=effective,
     )

@@ -1,4 +1,4 @@
-"""``probe``: a kind of job that is a folder here and nothing anywhere else."""
+"""``tally``: a kind of job that is a folder here and nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Section:
 
 
 @dataclass(frozen=True)
-class ProbeOptions(JobOptions):
-    """What the ranks of a probe get."""
+class TallyOptions(JobOptions):
+    """What the ranks of a tally get."""
 
     steps: int = 0
 
 
 @dataclass(frozen=True)
-class Probe(JobKind):
+class Tally(JobKind):
     """Trains each case for a few steps and counts them."""
 
-    name: ClassVar[str] = "probe"
-    folder: ClassVar[str] = "probes"
+    name: ClassVar[str] = "tally"
+    folder: ClassVar[str] = "tallies"
     section: ClassVar[type] = Section
-    options: ClassVar[type[JobOptions]] = ProbeOptions
+    options: ClassVar[type[JobOptions]] = TallyOptions
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("probed_steps", "", "higher", "sum", "Steps taken by all ranks together."),
+        Column("tallied_steps", "", "higher", "sum", "Steps taken by all ranks together."),
     )
 
     tables: ClassVar[tuple[TableSpec, ...]] = (
         TableSpec(
-            "probe_curve",
-            "One row a step and rank of a probe.",
+            "tally_curve",
+            "One row a step and rank of a tally.",
             (
                 TableColumn("step", "bigint", "Step, from 0 on."),
                 TableColumn("loss", "double", "Mean loss of the rank."),
@@ -53,6 +53,6 @@ class Probe(JobKind):
 
     def planned_trials(self, section: Section, cases: Sequence[Case], machine: Machine) -> list[PlannedTrial]:
         return [
-            PlannedTrial(case, job=JobSpec(self.name, ProbeOptions(role="case", steps=section.steps)))
+            PlannedTrial(case, job=JobSpec(self.name, TallyOptions(role="case", steps=section.steps)))
             for case in cases
         ]

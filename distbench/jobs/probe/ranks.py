@@ -1,0 +1,73 @@
+"""Time the parts of a step on all ranks at once, on one rank.
+
+Before each repetition all ranks wait for each other, and the slowest counts. What is compared takes turns, so
+that a drift of the machine affects it alike. Each kind of rates has a part of the seconds; what it leaves is
+for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
+from distbench.jobs.probe import RATES, ProbeOptions
+from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row, repeat
+from distbench.jobs.probe.collectives import GroupPlace, collective_rates, rates_in_step
+from distbench.jobs.probe.probed_model import ProbedModel
+from distbench.strategies.base import RankContext
+from distbench.worker.trainer import RankResult
+
+_COPY_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Bytes of an array that is copied: more than caches hold."""
+
+
+def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
+    """Return the result of this rank; only rank 0 has rows."""
+    asked = trial.job.options_as(ProbeOptions)
+    with phases.phase("build"):
+        model = ProbedModel(context, asked.samples)
+        groups = GroupPlace.join_all(context)
+    with phases.phase("probe"):
+        clock = SharedClock(context.device, phases)
+        rows = [*model.warm_up(clock)]
+        clock.start(asked.seconds)
+        rows += _model_rates(model, clock)
+        rows += _copy_rate(context.device, clock)
+        dtype = getattr(torch, TORCH_DTYPE_NAMES[context.case.precision.reduce])
+        rows += rates_in_step(model, groups[0], dtype, clock) if groups else []
+        rows += collective_rates(groups, dtype, clock)
+    model.close()
+    return RankResult(tables={RATES.name: rows} if context.rank == 0 else {})
+
+
+def _model_rates(model: ProbedModel, clock: SharedClock) -> Iterator[dict[str, Any]]:
+    """Yield rows of forward and backward passes, and of the updates of all parameters and of half of them."""
+    passes: dict[int, list[float]] = {number: [] for number in model.samples}
+    updates: dict[int, list[float]] = {}
+    for repetition in range(MAX_REPETITIONS):
+        if repetition >= MIN_REPETITIONS and clock.left("model") < 0:
+            break
+        for place, number in enumerate(model.samples):
+            passes[number].append(clock.time(partial(model.forward_backward, number)))
+            if place == 0:
+                model.drop_gradients()
+            size = model.gradient_bytes()
+            updates.setdefault(size, []).append(clock.time(model.update))
+    for number, seconds in passes.items():
+        yield measured_row("forward_backward", seconds, samples=number)
+    for size, seconds in sorted(updates.items()):
+        if size:
+            yield measured_row("update", seconds, bytes=size)
+
+
+def _copy_rate(device: torch.device, clock: SharedClock) -> Iterator[dict[str, Any]]:
+    """Yield the row of a copy in the memory of the device."""
+    source = torch.zeros(_COPY_BYTES[device.type], dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    seconds = repeat(lambda: clock.time(lambda: target.copy_(source)), clock.left("copy"))
+    yield measured_row("copy", seconds, bytes=source.nbytes + target.nbytes)
