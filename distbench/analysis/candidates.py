@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from distbench.analysis.case_names import precision_name, short_names, work_names
-from distbench.analysis.case_summary import MEMORY, THROUGHPUT, CaseSummary, comparable_groups
+from distbench.analysis.case_summary import (
+    MEMORY,
+    PENDING,
+    THROUGHPUT,
+    UNMEASURED,
+    CaseSummary,
+    comparable_groups,
+)
 from distbench.analysis.choice import Candidate
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.parity import SettingDifference
@@ -16,6 +23,7 @@ from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, n
 from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line
+from distbench.prediction.cases import CasePrediction
 
 T = TypeVar("T")
 
@@ -28,9 +36,11 @@ it (CUDA's context, kernels, the buffers of NCCL and cuBLAS): the middle of the 
 
 
 def make_candidates(
-    cases: Sequence[CaseSummary], parity_findings: Mapping[str, Sequence[SettingDifference]]
+    cases: Sequence[CaseSummary],
+    parity_findings: Mapping[str, Sequence[SettingDifference]],
+    predictions: Mapping[str, CasePrediction],
 ) -> list[Candidate]:
-    """Convert the cases of a run to candidates; *parity_findings* are by case id."""
+    """Convert the cases of a run to candidates; *parity_findings* and *predictions* are by case id."""
     rank = {row.case.id: place for place, row in enumerate(sorted(cases, key=_complexity))}
     names, works = _short_names(cases), work_names([row.case for row in cases])
     made = [
@@ -54,7 +64,10 @@ def make_candidates(
         )
         for row in cases
         for memory, assumed in [_required_memory(row)]
-        for barred in [_exclusion_reason(row, parity_findings.get(row.case.id, []))]
+        for barred in [
+            _prediction_reason(row, predictions.get(row.case.id))
+            or _exclusion_reason(row, parity_findings.get(row.case.id, []))
+        ]
     ]
     places = group_by(made, lambda one: (one.devices, one.work, one.precision)).values()
     together = {one.id: sum(other.speed is not None for other in place) for place in places for one in place}
@@ -83,6 +96,13 @@ def noise_by_device_count(cases: Sequence[CaseSummary]) -> dict[int, Noise]:
     by_size = sorted(_by_size(cases, THROUGHPUT).items())
     noises = ((size, noise_of([row.positive_trials(THROUGHPUT) for row in rows])) for size, rows in by_size)
     return {size: noise for size, noise in noises if noise}
+
+
+def _prediction_reason(row: CaseSummary, found: CasePrediction | None) -> str:
+    """Reason against a case that was only predicted; empty: it was tried, or nothing was predicted of it."""
+    if row.status not in (PENDING, UNMEASURED) or found is None or isinstance(found.step, str):
+        return ""
+    return "predicted (--view predictions), not measured"
 
 
 def _exclusion_reason(row: CaseSummary, differences: Sequence[SettingDifference]) -> str:

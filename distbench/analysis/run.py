@@ -18,7 +18,12 @@ from distbench.analysis.ranks import Straggler, stragglers
 from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
 from distbench.analysis.step_limits import StepLimit, step_limit
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
+from distbench.prediction.cases import CasePrediction, predict_from_probe
+from distbench.prediction.probed_rates import PROBE
 from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import Run, RunInfo
@@ -93,9 +98,16 @@ class RunAnalysis:
         return [(row, step_limit(row)) for row in self.cases if row.measured]
 
     @cached_property
+    def predictions(self) -> dict[str, CasePrediction]:
+        """Prediction of each case from the probe of the run, by case id; empty: it has no probe."""
+        every = records_of_kind(self.records, PROBE)
+        probes = [record for record in every if not _unreadable(record.case)]
+        return {row.case.id: _prediction(row.case, probes) for row in self.cases if every}
+
+    @cached_property
     def candidates(self) -> list[Candidate]:
         """The cases as candidates of a choice."""
-        return make_candidates(self.cases, self.parity.findings)
+        return make_candidates(self.cases, self.parity.findings, self.predictions)
 
     @cached_property
     def selection(self) -> Selection:
@@ -124,3 +136,24 @@ class RunAnalysis:
         """Short names of *rows* by case id, with the marks of their parity footnotes."""
         marks, names = self.parity.footnotes.marks, short_names([row.case for row in rows])
         return {case_id: name + marks.get(case_id, "") for case_id, name in names.items()}
+
+
+def _prediction(case: Case, probes: Sequence[Record]) -> CasePrediction:
+    if reason := _unreadable(case):
+        return CasePrediction(case, reason, reason)
+    try:
+        return predict_from_probe(case, None, probes)
+    except UsageError as error:
+        reason = f"no prediction: {error}"
+        return CasePrediction(case, reason, reason)
+
+
+def _unreadable(case: Case) -> str:
+    """Reason why the plug-ins of *case* can't be created; empty: they can."""
+    for kind, choice in (("strategies", case.strategy), ("workloads", case.workload), ("data", case.data)):
+        try:
+            registry.create_plugin(kind, choice)
+        except (UsageError, TypeError, ValueError) as error:
+            # the run is of another version, or of a machine with other plug-ins
+            return f"this version of distbench can't read the options of {choice.name}: {error}"
+    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from distbench.api.extra_rounds import (
 from distbench.api.preflight import CpuContention, warn_before_run
 from distbench.api.progress import observe_progress
 from distbench.api.run import RunResults
+from distbench.api.tuning_rounds import TuningRounds
 from distbench.core import registry
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.job import job_kinds
@@ -100,6 +102,22 @@ def execute(
             settling = RecommendationRounds(watcher, settling_minutes, previous_looks(execution.run, trials))
         more = first_nonempty(repeating, settling)
         return execution.execute(watcher, more, retry_failed=retry_failed)
+
+
+def execute_tuning(
+    execution: RunExecution, journal: ProgressLog, minutes: float, memory: float | None, *, quiet: bool
+) -> StopReason:
+    """Measure rates, then the cases that may be the fastest; return what stopped it, empty: nothing.
+
+    Args:
+        minutes: Start no trial after so long.
+        memory: Bytes that a case may take on each device; None: no limit but that of the device.
+    """
+    with observe_progress(quiet=quiet, journal=journal) as watcher:
+        warn_before_run(execution, watcher)
+        began = time.monotonic()
+        tuning = TuningRounds(watcher, began + 60 * minutes, memory, execution.suite.measure)
+        return execution.without_timed_trials().execute(watcher, tuning)
 
 
 def write_results(run: Run) -> RunAnalysis:

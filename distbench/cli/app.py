@@ -38,8 +38,19 @@ _ORDER = [
     "show",
     "report",
 ]
-_ORDER += ["pick", "compare", "export", "adopt", "query", "check", "collectives", "gate", "calibrate"]
-_ORDER += ["history", "trace", "completion"]
+_ORDER += [
+    "pick",
+    "compare",
+    "export",
+    "adopt",
+    "query",
+    "check",
+    "collectives",
+    "probe",
+    "gate",
+    "calibrate",
+]
+_ORDER += ["history", "trace", "tune", "completion"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -54,9 +54,10 @@ def plan_json(planned: PlannedRun) -> dict[str, Any]:
         },
         "cases": [
             {
-                **_case_json(item, expected),
+                **_case_json(item, expected, planned.predicted_misfit(item)),
                 **({} if planned.is_at_hand else theory_json(item)),
                 **({} if planned.peaks is None else peak_json(item, machine, planned.peaks, share)),
+                **(planned.predictions.to_json(item.case.id) if planned.predictions else {}),
             }
             for item in planned.plan.cases
         ],
@@ -190,12 +191,17 @@ def _case_columns(planned: PlannedRun) -> tuple[dict[str, list[str]], list[str]]
         times = [_time_text(item, planned.expected) for item in cases]
         if any(time not in ("", MISSING_TEXT) for time in times):
             columns["A TRIAL"] = times
-    else:
+    elif planned.predictions is None:
         theory = [case_theory(item).texts for item in cases]
         columns |= {"STATES": [states for states, _ in theory], "TRAFFIC": [sent for _, sent in theory]}
         texts.append(STATES_TEXT)
+    if found := planned.predictions:
+        columns |= found.columns([item.case.id for item in cases])
+        texts += found.notes
     if planned.peaks is not None:
-        columns["PEAK"] = [peak_text(item, planned.peaks) for item in cases]
+        columns["TRACED PEAK" if planned.predictions else "PEAK"] = [
+            peak_text(item, planned.peaks) for item in cases
+        ]
         texts += [PEAK_TEXT, *missing_peak_texts([item.case for item in cases], planned.peaks)]
     return columns, texts
 
@@ -221,6 +227,8 @@ def _status(item: PlannedCase, planned: PlannedRun) -> str:
         return f"unsupported: {item.problem}"
     if misfit := misfit_text(item.case, planned.machine, planned.peaks or {}):
         return misfit
+    if misfit := planned.predicted_misfit(item):
+        return misfit
     return planned.expected.short_trial_failures.get(item.case.name, "planned")
 
 
@@ -239,7 +247,7 @@ def _launch_text(launch: dict[str, Any]) -> str:
     return "\n".join(["", f"# {launch['case']}", *variables, *commands, ""])
 
 
-def _case_json(item: PlannedCase, expected: TimeEstimate) -> dict[str, Any]:
+def _case_json(item: PlannedCase, expected: TimeEstimate, misfit: str) -> dict[str, Any]:
     seconds, note = (None, "unsupported") if item.problem else expected.trial_time(item.case)
     return {
         "case": item.case.name,
@@ -247,7 +255,7 @@ def _case_json(item: PlannedCase, expected: TimeEstimate) -> dict[str, Any]:
         "strategy": item.case.label,
         "world_size": item.case.world_size,
         "status": "unsupported" if item.problem else "planned",
-        "reason": item.problem or "",
+        "reason": item.problem or misfit,
         "later": _runtime_caveat(item),
         "trial_s": seconds,
         "trial_note": note,

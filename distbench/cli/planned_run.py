@@ -9,12 +9,13 @@ from functools import cached_property
 from pathlib import Path
 
 from distbench.cli.plan_peaks import Peaks, trace_peaks
+from distbench.cli.plan_predictions import PlanPredictions, predict_plan
 from distbench.cli.time_estimate import TimeEstimate
 from distbench.cli.user_models import mark_refused_cases
 from distbench.core.case import PluginChoice, TimeLimits
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
-from distbench.plan import Plan, launcher_machine, make_plan, with_refusals
+from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan, with_refusals
 from distbench.plan.environments import detect_environments
 from distbench.plan.time_limits import all_trial_limits, prepare_limit
 from distbench.run.memory_fit import misfit_text
@@ -33,11 +34,17 @@ class PlannedRun:
     """Folder that would hold the run."""
     peaks: Peaks | None = None
     """Traced peak memory of the cases that can run; None: it was not requested."""
+    predictions: PlanPredictions | None = None
+    """Predictions of the cases that can run; None: they were not requested."""
 
     @property
     def is_at_hand(self) -> bool:
         """False: the machine is one that the user described, and has no launches to show."""
         return self.expected.is_at_hand
+
+    def predicted_misfit(self, item: PlannedCase) -> str:
+        """Reason why the case of *item* does not fit by its prediction; empty: it may, or none was asked."""
+        return self.predictions.misfit(item.case.id, self.machine) if self.predictions else ""
 
     @cached_property
     def trial_limits(self) -> list[TimeLimits]:
@@ -59,15 +66,22 @@ class PlannedRun:
 
 
 def plan_run(
-    suite: Suite, out: Path, described: Machine | None, *, quiet: bool, trace: bool = False
+    suite: Suite,
+    out: Path,
+    described: Machine | None,
+    *,
+    quiet: bool,
+    trace: bool = False,
+    rates: str | None = None,
 ) -> PlannedRun:
     """Plan *suite* for the machine of its launcher, or for a *described* one that is not at hand.
 
-    *trace*: trace the peak memory of its cases as well.
+    *trace*: trace the peak memory of its cases as well. *rates*: predict their steps from the rates of a run
+    of that name, or if it is empty from those that are at hand; None: predict nothing.
 
     Raises:
         SuiteError: all mistakes that can be known before launch.
-        UsageError: there is no torch to trace with.
+        UsageError: there is no torch to trace with, or there are no rates to predict with.
     """
     if described and suite.device == "cpu":
         message = "the machine that is described has GPUs; use device: auto or cuda"
@@ -87,4 +101,8 @@ def plan_run(
             suite, planned, machine, lambda case: misfit_text(case, machine, peaks, share) or None
         )
     expected = TimeEstimate.from_runs(planned, suite, out, is_at_hand=not described)
-    return PlannedRun(suite, machine, planned, expected, out, peaks)
+    predictions = None
+    if rates is not None:
+        predictions = predict_plan(planned, machine, out, rates, suite.cost)
+        expected = expected.add_predictions(predictions.trial_seconds(suite.measure))
+    return PlannedRun(suite, machine, planned, expected, out, peaks, predictions)

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from distbench.api.progress import observe_progress
@@ -17,7 +17,7 @@ from distbench.core.case import Case, MeasureConfig
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.job import MEASURE
 from distbench.core.text import join_limited, one_line
-from distbench.core.units import format_count, format_duration
+from distbench.core.units import format_count, format_duration, join_words
 from distbench.jobs.measure import short_measure
 from distbench.plan import Plan, PlannedTrial, make_plan
 from distbench.record import Record, Status
@@ -26,7 +26,7 @@ from distbench.run import RunExecution, StopReason
 from distbench.suite import Suite
 
 _SHORT_WARMUP, _SHORT_STEPS = 1, 3
-_EARLIER, _SHORT = "earlier runs", "a short trial"
+_EARLIER, _SHORT, _PREDICTED = "earlier runs", "a short trial", "a prediction"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +120,8 @@ class TimeEstimate:
     """Settings of their measurement."""
     is_at_hand: bool = True
     """False: short trials can't be run here."""
+    predicted_s: Mapping[str, float] = field(default_factory=dict)
+    """Case id -> those seconds that are predicted."""
 
     @classmethod
     def from_runs(cls, plan: Plan, suite: Suite, out: Path, *, is_at_hand: bool = True) -> TimeEstimate:
@@ -135,14 +137,30 @@ class TimeEstimate:
             self,
             seconds=known,
             short_trial_s=trials.seconds,
+            predicted_s={key: s for key, s in self.predicted_s.items() if key not in trials.seconds},
             short_records=trials.records,
             short_measure=trials.measure,
         )
+
+    def add_predictions(self, seconds: Mapping[str, float]) -> TimeEstimate:
+        """Return the estimate with predicted *seconds* by case id, for cases with no measured time."""
+        new = {key: time for key, time in seconds.items() if (MEASURE, key) not in self.seconds}
+        known = {**self.seconds, **{(MEASURE, key): time for key, time in new.items()}}
+        return replace(self, seconds=known, predicted_s=new)
 
     @property
     def cases_without_time(self) -> list[Case]:
         """Timed cases whose trial time is unknown."""
         return [case for key, case in self._measured_cases.items() if key not in self.seconds]
+
+    @property
+    def cases_to_try(self) -> list[Case]:
+        """Timed cases whose trial time is not measured."""
+        return [
+            case
+            for key, case in self._measured_cases.items()
+            if key not in self.seconds or case.id in self.predicted_s
+        ]
 
     @property
     def short_trial_failures(self) -> dict[str, str]:
@@ -181,6 +199,8 @@ class TimeEstimate:
         seconds = self.seconds.get((MEASURE, case.id))
         if seconds is None:
             return None, self.short_trial_failures.get(case.name, "no earlier run")
+        if case.id in self.predicted_s:
+            return seconds, _PREDICTED
         return seconds, _SHORT if case.id in self.short_trial_s else _EARLIER
 
     def total_text(self) -> str:
@@ -218,6 +238,12 @@ class TimeEstimate:
         return {_task_key(task): task.case for task in self._trials if task.job.kind == MEASURE}
 
     def _source_text(self) -> str:
+        if self.predicted_s:
+            predicted = f"{_PREDICTED} of {format_count(len(self.predicted_s), 'case')}"
+            measured = [_SHORT] if self.short_trial_s else []
+            if len(self.seconds) > len(self.predicted_s) + len(self.short_trial_s):
+                measured.insert(0, _EARLIER)
+            return f"from {join_words([*measured, predicted])}"
         if not self.short_trial_s:
             return f"from {_EARLIER} of the same cases"
         measure = self.suite.measure

@@ -74,6 +74,11 @@ class RunExecution:
         info = replace(begun, run_id=request.run_id)
         return cls(Run.create_at(folder, info, suite.text), info, suite, planned)
 
+    def without_timed_trials(self) -> RunExecution:
+        """The same run, whose timed trials are only those that its extra rounds ask for."""
+        trials = [task for task in self.plan.trials if task.job != MEASURE_JOB]
+        return replace(self, plan=replace(self.plan, trials=trials))
+
     def execute(
         self, observer: Observer, extra_rounds: ExtraRounds | None = None, *, retry_failed: bool = False
     ) -> StopReason:

@@ -27,6 +27,7 @@ from distbench.analysis.script_findings import script_findings
 from distbench.analysis.step_limits import LENGTH_ADVICE, StepLimit
 from distbench.analysis.verdicts import LOSS_VERDICT
 from distbench.analysis.wording.conditions import condition_sentences
+from distbench.analysis.wording.memory_needs import memory_need_sentences
 from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, format_number, format_ratio_interval
@@ -131,6 +132,8 @@ def failure_sentences(run: RunAnalysis) -> list[str]:
     ]
     if more := sum(len(rows) for rows in [*alike.values()][_MAX_FAILURES:]):
         sentences.append(f"{more} more cases failed; the report lists them all.")
+    without_memory = [row.case for row in bad if row.failure_status == Status.OOM_GPU]
+    sentences += memory_need_sentences(without_memory[:_MAX_FAILURES])
     if stopped := [one_line(row.case.name) for row in run.cases if row.failure_status == Status.CANCELLED]:
         sentences.append(f"Stopped before the end of a trial: {join_limited(stopped)}.")
     unsupported = [row for row in run.cases if row.status == Status.UNSUPPORTED]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from distbench.cli import options
-from distbench.cli.options import flag
+from distbench.cli.options import flag, option
 from distbench.cli.output import print_json
 from distbench.core.errors import UsageError
 
@@ -39,6 +39,13 @@ def plan(
             text="Also trace a step of each case in torch, without memory or devices: its peak memory.",
         ),
     ] = False,
+    predict: Annotated[
+        bool, flag("--predict", text="Also predict the step time of each case, without a launch.")
+    ] = False,
+    rates: Annotated[
+        str,
+        option("--rates", "RUN", "Run with a probe to predict from (default: the newest in DIR)."),
+    ] = "",
     as_json: options.JsonOption = False,
 ) -> int:
     """Show what a run would do, and how long it takes.
@@ -62,12 +69,19 @@ def plan(
     submission = None
     if on:
         submission = queue_submission.planned_submission(loaded, out, nodes, overrides, context.obj)
+    if (predict or rates) and on and not described:
+        raise UsageError(
+            f"--predict: the devices of {on} are not known here; add --gpus-per-node N, or name GPUs with "
+            "--on TYPE:NODESxGPUS"
+        )
     if submission and not described:
         print_submission(loaded, submission, as_json=as_json)
         return 0
-    planned = plan_run(loaded, out, described, quiet=as_json, trace=trace)
-    if estimate and planned.expected.cases_without_time:
-        short = run_short_trials(loaded, planned.expected.cases_without_time, out, context.obj)
+    planned = plan_run(
+        loaded, out, described, quiet=as_json, trace=trace, rates=rates if predict or rates else None
+    )
+    if estimate and planned.expected.cases_to_try:
+        short = run_short_trials(loaded, planned.expected.cases_to_try, out, context.obj)
         if short.stopped:
             return print_stopped(short.stopped, "")
         planned = dataclasses.replace(planned, expected=planned.expected.add_short_trials(short))

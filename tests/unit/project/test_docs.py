@@ -89,7 +89,19 @@ def commands(page: Path) -> list[list[str]]:
 
 PRETENDED = ["--set", "launcher={pretend: {step_s: 0.1}}", "--quiet"]
 """What makes a run of a suite a matter of seconds, and needs no torch."""
-ELSEWHERE = {"measure", "torchrun", "attach", "launch", "prepare", "init", "--trace", "../torch-2.12"}
+ELSEWHERE = {
+    "measure",
+    "torchrun",
+    "attach",
+    "launch",
+    "prepare",
+    "init",
+    "probe",
+    "--trace",
+    "--predict",
+    "tune",
+    "../torch-2.12",
+}
 """Words of commands that need an engine, a compiler or torch: here only their options are checked."""
 ON_PAGES = [
     pytest.param(words, id=f"{page.stem}:{' '.join(words[:4])}") for page in PAGES for words in commands(page)

@@ -44,7 +44,19 @@ COMMANDS = [
     "pick",
     "compare",
 ]
-COMMANDS += ["export", "adopt", "query", "collectives", "gate", "calibrate", "history", "trace", "completion"]
+COMMANDS += [
+    "export",
+    "adopt",
+    "query",
+    "collectives",
+    "probe",
+    "gate",
+    "calibrate",
+    "history",
+    "trace",
+    "tune",
+    "completion",
+]
 SECTIONS = {
     "measure": {"bogus": 1},
     "limits": {"bogus": 1},
@@ -52,6 +64,7 @@ SECTIONS = {
     "checkpoint": {"bogus": 1},
     "converge": {"targets": {"accuracy": 0.5}, "bogus": 1},
     "collectives": {"zzz": 1},
+    "probe": {"bogus": 1},
     "gate": {"bogus": 1},
     "cost": {"per_device_hour": 1, "bogus": 1},
     "batch": {"global_batch_size": 8, "bogus": 1},

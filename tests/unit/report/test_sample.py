@@ -31,8 +31,10 @@ from support.stored_runs import SAMPLE
 
 pytestmark = pytest.mark.usefixtures("read_once")
 EMPTY = {
+    "predictions",
     "scaling",
     "links",
+    "rates",
     "pipeline",
     "cost",
     "disk",

@@ -23,7 +23,8 @@ GOOD = [
     "axes: {batch.micro_batch_size: [1, 2], data: [text, {synthetic: {states: [4, 8]}}]}\n",
     "include: [{strategy: ddp, world_size: 1, precision: bf16}]\nexclude: [{world_size: [2, 4]}]\n",
     "gate: {tokens_per_s: {max_drop: 3%}, efficiency: false, checkpoint: required, links: 10%}\n",
-    "check: true\ncheckpoint: false\ncollectives: {sizes: [8KiB, 1024]}\nseed: null\nmetrics: null\n",
+    "check: true\ncheckpoint: false\ncollectives: {sizes: [8KiB, 1024]}\nprobe: {seconds: 9}\n",
+    "seed: null\nmetrics: null\n",
     "launcher: {local: {warm: false}}\nmetrics: [memory, {telemetry: {max_foreign_cpu: 2}}]\n",
 ]
 ONLY_THE_LOADER = (

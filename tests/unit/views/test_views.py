@@ -19,9 +19,21 @@ from support.runs import call
 from support.stored_runs import FROZEN, SAMPLE
 
 pytestmark = pytest.mark.usefixtures("read_once")
-WITHOUT_ROWS = ("scaling", "links", "timeline", "pipeline", "cost", "disk", "layers", "loader", "engines")
+WITHOUT_ROWS = ("scaling", "links", "rates", "timeline", "pipeline", "cost", "disk", "layers", "loader")
+WITHOUT_ROWS += ("engines", "predictions")
 FORMS = ("", "--json", "--csv", "--md")
-NOT_REQUESTED = {"convergence", "checkpoint", "links", "disk", "pipeline", "layers", "loader", "engines"}
+NOT_REQUESTED = {
+    "predictions",
+    "convergence",
+    "checkpoint",
+    "links",
+    "rates",
+    "disk",
+    "pipeline",
+    "layers",
+    "loader",
+}
+NOT_REQUESTED |= {"engines"}
 FIELDS = (
     Field("case_name", "case", type="varchar"),
     Field("case_id", "", type="varchar"),

@@ -1,0 +1,111 @@
+"""Cases of a grid that may still be the fastest, by what is predicted of them.
+
+Predictions for one machine share their error: it is taken from the cases that were measured already, by the
+median of measured over predicted. What is left of it, and the interval of a prediction, decide how fast a
+case may be at best. It is measured if that is faster than the fastest one so far.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from distbench.analysis.choice import SETTLED_MARGIN
+from distbench.core.case import TUNABLE_FIELDS, Case, MeasureConfig
+from distbench.core.grouping import group_by
+from distbench.prediction import NORMAL_95, PredictedValue
+
+CASES_PER_ROUND = 3
+"""Cases measured before the predictions are corrected again."""
+CLOSE = 0.10
+"""Advantage of the fastest case, as a fraction, from which on one trial of another is enough."""
+_ENOUGH_RESIDUALS = 4
+"""Measured cases from which on their own spread counts, in place of the interval of the predictions."""
+_LEAST_SPREAD = 0.05
+"""Relative standard deviation below which no few residuals are believed."""
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A case that may be the fastest."""
+
+    case: Case
+    predicted: PredictedValue | None
+    """Tokens per second over all devices; None: nothing tells."""
+    is_upper_bound: bool = False
+    """True if the prediction lacks a part of the step."""
+    measured: float | None = None
+    """Tokens per second, measured; None: they were not, or the case does not fit."""
+    trials: int = 0
+    """Its trials, measured or not."""
+    quiet_trials: int = 0
+    """Its measured trials that nothing disturbed."""
+
+    @property
+    def place(self) -> Hashable:
+        """Equal for cases that compete: the same work on as many devices."""
+        return self.case.work_key(TUNABLE_FIELDS)
+
+    @property
+    def expected(self) -> float:
+        """Predicted tokens per second; infinite if nothing tells: it may be the best."""
+        return self.predicted.value if self.predicted else math.inf
+
+
+def untried_cases(prospects: Sequence[Prospect]) -> list[Case]:
+    """Cases without a trial that may win, the most promising of each place; none: the others can't."""
+    return [case for place in _places(prospects) for case in _untried(place)]
+
+
+def unsettled_cases(prospects: Sequence[Prospect], measure: MeasureConfig) -> list[Case]:
+    """Cases close to the fastest one with fewer quiet trials than *measure* asks for, and others without any.
+
+    A case that was only measured under noise leaves open whether another one is the fastest.
+    """
+    return [
+        one.case
+        for place in _places(prospects)
+        for one in place
+        if one.measured and one.quiet_trials < (asked := _asked_trials(one, place, measure))
+        if one.trials < asked + measure.repeat_noisy
+    ]
+
+
+def _asked_trials(one: Prospect, place: Sequence[Prospect], measure: MeasureConfig) -> int:
+    is_close = (one.measured or 0.0) * (1 + CLOSE) >= _fastest(place)
+    return measure.trials if is_close else 1
+
+
+def _places(prospects: Sequence[Prospect]) -> list[list[Prospect]]:
+    return [*group_by(prospects, lambda one: one.place).values()]
+
+
+def _fastest(place: Sequence[Prospect]) -> float:
+    return max((one.measured for one in place if one.measured), default=0.0)
+
+
+def _untried(place: Sequence[Prospect]) -> list[Case]:
+    least = _fastest(place) * (1 + SETTLED_MARGIN)
+    promising = [one for one in place if not one.trials and highest_speed(one, place) > least]
+    # of equal ones, the first in the suite
+    best = sorted(promising, key=lambda one: -one.expected)
+    return [one.case for one in best[:CASES_PER_ROUND]]
+
+
+def highest_speed(one: Prospect, place: Sequence[Prospect]) -> float:
+    """Tokens per second that *one* may reach, given the measured cases of its *place*; infinite: unknown."""
+    if one.predicted is None:
+        return math.inf
+    logs = [
+        math.log(other.measured / other.predicted.value)
+        for other in place
+        if other.measured and other.predicted and not other.is_upper_bound
+    ]
+    shared = statistics.median(logs) if logs else 0.0
+    upward = math.log(one.predicted.high / one.predicted.value)
+    if len(logs) >= _ENOUGH_RESIDUALS:
+        spread = max(_LEAST_SPREAD, statistics.stdev(logs))
+        upward = max(NORMAL_95 * spread, min(upward, max(logs) - shared))
+    return one.predicted.value * math.exp(shared + upward)

@@ -1,0 +1,121 @@
+"""The view ``predictions``: step times foretold from the probe of a run, beside the measured ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from distbench.analysis.case_summary import CaseSummary
+from distbench.analysis.run import RunAnalysis
+from distbench.core.grouping import group_pairs
+from distbench.core.text import join_limited
+from distbench.core.units import format_count
+from distbench.prediction import StepPrediction, Term
+from distbench.record import Status
+from distbench.tables.table import Field, Table, TableCell, TableRow
+from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+
+_TERMS: tuple[Term, ...] = ("compute", "communication", "bubble", "update")
+_SIGNED = "{:+.1%}".format
+_LACKS = "the prediction lacks a part of the step, and is a lower bound"
+_NONE = TableCell(None, reason="the case was not measured, or its prediction lacks a part")
+
+
+class PredictionsView(View):
+    """A row for each case of a run with a probe, measured or not."""
+
+    title = "Predictions beside measurements"
+    order = 46
+    collapsed = True
+    caption = (
+        "step: measured, the slowest rank's. predicted: by the theory of the strategy and the rates of the "
+        "run's probe, which no timed step entered, with the interval that should contain 90 % of measured "
+        "steps. error: predicted over measured, less 1. The rest are the parts that the prediction is the "
+        "sum of."
+    )
+    fields = (
+        *CASE_FIELDS,
+        Field("step_s", "step", "Measured length of a step, the slowest rank's.", "s", "lower"),
+        Field("predicted_s", "predicted", "Predicted length of a step.", "s", "lower"),
+        Field("predicted_low_s", "", "Lower end of the 90% interval of the prediction.", "s"),
+        Field("predicted_high_s", "", "Upper end of the 90% interval of the prediction.", "s"),
+        Field("error", "error", "Predicted over measured, less 1.", format=_SIGNED),
+        Field("compute_s", "compute", "Forward and backward passes, recomputation included.", "s"),
+        Field("communication_s", "communication", "Collectives that computation does not hide.", "s"),
+        Field("bubble_s", "bubble", "Waiting for other pipeline stages.", "s"),
+        Field("update_s", "update", "Update of the parameters.", "s"),
+    )
+
+    def table(self, run: RunAnalysis) -> Table:
+        if not self.is_requested(run):
+            return self.make_table([], ["No rates were measured; a suite with probe: {} measures them."])
+        rows = [row for row in run.cases if row.status != Status.UNSUPPORTED]
+        names = run.short_names(rows)
+        found = {row.case.id: run.predictions[row.case.id].step for row in rows}
+        table = [_row(row, names[row.case.id], found[row.case.id]) for row in rows]
+        reasons = group_pairs(
+            (step, names[case_id]) for case_id, step in found.items() if isinstance(step, str)
+        )
+        notes = [f"{join_limited(cases)}: no prediction: {why}." for why, cases in reasons.items()]
+        return self.make_table(table, [*_summary(rows, found), *notes])
+
+    def summary(self, run: RunAnalysis, table: Table) -> str:
+        return table.notes[0] if table.rows else ""
+
+    def is_requested(self, run: RunAnalysis) -> bool:
+        return bool(run.predictions)
+
+
+def _row(row: CaseSummary, name: str, step: StepPrediction | str) -> TableRow:
+    cells = {**case_cells(row.case, name), "step_s": value_cell(row, "step_s")}
+    if isinstance(step, str):
+        empty = {field.name: TableCell(None, reason=step) for field in PredictionsView.fields[5:]}
+        return TableRow({**cells, **empty})
+    estimate = row.values.get("step_s")
+    seconds = step.seconds
+    shown = seconds.bound_text if step.lacks else seconds.duration_text
+    return TableRow(
+        {
+            **cells,
+            "predicted_s": TableCell(seconds.value, shown),
+            "predicted_low_s": seconds.low,
+            "predicted_high_s": TableCell(None, reason=_LACKS) if step.lacks else seconds.high,
+            "error": TableCell(seconds.value / estimate.value - 1) if estimate and not step.lacks else _NONE,
+            **{f"{term}_s": step.terms.get(term, 0.0) for term in _TERMS},
+        }
+    )
+
+
+def _summary(rows: Sequence[CaseSummary], found: dict[str, StepPrediction | str]) -> list[str]:
+    """Sentences on the size of the errors, and on the order of the cases."""
+    pairs = [
+        (row.values["step_s"].value, step)
+        for row in rows
+        if isinstance(step := found[row.case.id], StepPrediction)
+        and not step.lacks
+        and "step_s" in row.values
+    ]
+    if not pairs:
+        return []
+    errors = sorted(abs(step.seconds.value / measured - 1) for measured, step in pairs)
+    inside = sum(step.seconds.low <= measured <= step.seconds.high for measured, step in pairs)
+    text = (
+        f"{format_count(len(pairs), 'case')}: median error {statistics.median(errors):.1%}, largest "
+        f"{errors[-1]:.1%}; {inside} of {len(pairs)} inside the interval."
+    )
+    order = [
+        (a - b) * (s.seconds.value - t.seconds.value) > 0
+        for number, (a, s) in enumerate(pairs)
+        for b, t in pairs[:number]
+        if max(a, b) > _APART * min(a, b)
+    ]
+    if not order:
+        return [text]
+    return [
+        text,
+        f"{sum(order)} of {format_count(len(order), 'pair')} more than 10 % apart in the right order.",
+    ]
+
+
+_APART = 1.1
+"""Ratio of two steps from which their order counts."""

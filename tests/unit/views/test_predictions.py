@@ -1,0 +1,80 @@
+"""The view ``predictions``: what a probe foretold beside what was measured."""
+
+import dataclasses
+
+import pytest
+
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, PluginChoice
+from distbench.plan import PlannedCase
+from distbench.views.base import all_views
+from support.probes import PASS_S, probe_of
+from support.records import case, measured, run_info, run_of
+
+
+def table(*records):
+    return all_views()["predictions"].table(run_of(*records))
+
+
+ONE = case("single", 1, batch=Batch(8, 8, 1))
+COLUMNS = {"step_s": {"unit": "s", "better": "lower", "over_ranks": "max", "doc": "Step."}}
+
+
+def timed(of, seconds: float):
+    record = measured(of, step_s=seconds)
+    return dataclasses.replace(record, columns={**record.columns, **COLUMNS})
+
+
+def test_a_row_has_the_signed_error():
+    predicted = 8 * PASS_S
+    shown = table(probe_of(ONE), timed(ONE, predicted * 2))
+    (row,) = shown.records()
+    assert row["compute_s"] == pytest.approx(predicted)
+    assert row["error"] == pytest.approx(row["predicted_s"] / (2 * predicted) - 1)
+    assert -0.5 < row["error"] < -0.4
+    assert "1 case: median error" in shown.notes[0]
+    assert "0 of 1 inside the interval" in shown.notes[0]
+
+
+def test_pairs_far_apart_are_in_order_or_not():
+    ddp, fsdp = case("ddp"), case("fsdp")
+    probe = probe_of(ddp)
+    right = table(probe, timed(ddp, 0.05), timed(fsdp, 0.09))
+    assert "1 of 1 pair more than 10 % apart in the right order." in right.notes
+    wrong = table(probe, timed(ddp, 0.09), timed(fsdp, 0.05))
+    assert "0 of 1 pair more than 10 % apart in the right order." in wrong.notes
+
+
+def test_a_run_without_a_probe_says_how_to_get_one():
+    shown = table(timed(ONE, 0.1))
+    assert shown.rows == ()
+    assert "probe: {}" in shown.notes[0]
+
+
+def test_a_case_without_prediction_has_the_reason():
+    other = case("single", 1, batch=Batch(8, 8, 1), seed=2, activation_checkpointing="full")
+    shown = table(probe_of(ONE), timed(ONE, 0.1), timed(other, 0.2))
+    assert [row["predicted_s"] is None for row in shown.records()] == [False, True]
+    assert any("has another activation_checkpointing" in note for note in shown.notes)
+
+
+def test_a_case_of_another_version_has_a_reason_that_names_the_plugin():
+    other = case("ddp", strategy=PluginChoice("ddp", {"buckets_of_old": 3}))
+    unknown = case("single", 1, workload=PluginChoice("nowhere"))
+    shown = table(probe_of(ONE), probe_of(unknown), timed(ONE, 0.1), timed(other, 0.2))
+    assert [row["predicted_s"] is None for row in shown.records()] == [False, True, True]
+    assert any("can't read the options of ddp: " in note and "buckets_of_old" in note for note in shown.notes)
+
+
+def test_a_case_that_was_only_predicted_is_not_recommended():
+    ddp, fsdp = case("ddp"), case("fsdp")
+    records = (probe_of(ddp), timed(ddp, 0.05))
+    info = dataclasses.replace(run_info(*records), cases=[PlannedCase(ddp), PlannedCase(fsdp)])
+    info = dataclasses.replace(info, suite={"name": "tiny", "measure": {"trials": 0}})
+    run = RunAnalysis(info, records)
+    (left,) = [one for one in run.candidates if one.id == fsdp.id]
+    assert left.barred == "predicted (--view predictions), not measured"
+    shown = {row["strategy"]: row for row in all_views()["predictions"].table(run).records()}
+    assert shown["fsdp"]["step_s"] is None
+    assert shown["fsdp"]["predicted_s"] > 0
+    assert run.selection.pick is None or run.selection.pick.id != fsdp.id
