@@ -129,9 +129,11 @@ def _grid(file: Path | None, changed: Overrides) -> Suite:
     if section == type(section)():
         section = dataclasses.replace(section, seconds=_PROBE_S)
     suite = dataclasses.replace(suite, jobs={MEASURE: suite.measure, PROBE: section})
+    planned = make_plan(suite).cases
+    runnable = [item for item in planned if item.problem is None] or planned
+    sizes = {max((item.case.world_size for item in runnable), default=1)}
     if changed.world_sizes is not None:
-        return suite
-    cases = [item.case for item in make_plan(suite).cases if item.problem is None]
-    most = max((case.world_size for case in cases), default=1)
-    names = tuple(glob.escape(case.name) for case in cases if case.world_size == most)
-    return dataclasses.replace(suite, only=names)
+        # single runs on one device, whatever sizes are asked for
+        sizes = {*changed.world_sizes} & {item.case.world_size for item in planned}
+    names = tuple(glob.escape(item.case.name) for item in planned if item.case.world_size in sizes)
+    return dataclasses.replace(suite, only=names or suite.only)
