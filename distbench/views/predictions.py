@@ -60,7 +60,7 @@ class PredictionsView(View):
         return self.make_table(table, [*_summary(rows, found), *notes])
 
     def summary(self, run: RunAnalysis, table: Table) -> str:
-        return table.notes[0] if table.rows else ""
+        return table.notes[0] if table.notes else ""
 
     def is_requested(self, run: RunAnalysis) -> bool:
         return bool(run.predictions)

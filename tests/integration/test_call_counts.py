@@ -32,6 +32,14 @@ strategies:
   - cp: {sharded: true}
 """)
 OTHERS = "strategies:" + str(SUITE).partition("strategies:")[2]
+SOME = """strategies:
+  - ddp: {bucket_cap_mb: 0.4, sharded_optimizer: true}
+  - ddp: {bucket_cap_mb: 0.4, find_unused_parameters: true}
+  - fsdp: {sharding: [full, grad_op]}
+  - fsdp: {version: 1}
+  - zero: {stage: [0, 1, 2, 3], reduce_bucket_size: 60000}
+  - cp: {sharded: true}
+"""
 PREFETCHED = """strategies:
   - zero:
       stage: 3
@@ -72,9 +80,15 @@ def assert_exact(done: Finished) -> list[Record]:
 
 
 def test_each_call_and_byte_of_two_ranks_is_foreseen(run_suite):
-    found = assert_exact(run_suite(str(SUITE)))
+    found = assert_exact(run_suite(str(SUITE.replace(OTHERS, SOME))))
     calls = {each.case.name: each.values["comm_calls"] for each in found}
-    assert len(set(calls.values())) > 8, "strategies differ, so that agreeing means something"
+    assert len(set(calls.values())) > 5, "strategies differ, so that agreeing means something"
+
+
+@pytest.mark.deep
+def test_each_call_and_byte_of_more_options_is_foreseen(run_suite):
+    found = assert_exact(run_suite(str(SUITE)))
+    assert len({each.values["comm_calls"] for each in found}) > 8
 
 
 def test_each_call_inside_layers_is_foreseen(run_suite):

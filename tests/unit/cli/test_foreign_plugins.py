@@ -27,7 +27,7 @@ READERS = [
     *(("export", "RUN", "--to", "bencher"), *EXPORTS),
 ]
 RUNNERS = {
-    *("run", "plan", "doctor", "prepare", "gate", "calibrate", "launch", "collectives", "probe"),
+    *("run", "plan", "doctor", "prepare", "gate", "calibrate", "launch", "collectives", "probe", "tune"),
     *("init", "list", "completion"),
     "trace",
     "measure",

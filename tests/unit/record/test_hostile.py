@@ -485,6 +485,8 @@ LAUNCHING_COMMANDS = {
     "list",
     "doctor",
     "collectives",
+    "probe",
+    "tune",
     "launch",
     "attach",
 }

@@ -7,6 +7,7 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, PluginChoice
 from distbench.plan import PlannedCase
+from distbench.report import page
 from distbench.views.base import all_views
 from support.probes import PASS_S, probe_of
 from support.records import case, measured, run_info, run_of
@@ -78,3 +79,11 @@ def test_a_case_that_was_only_predicted_is_not_recommended():
     assert shown["fsdp"]["step_s"] is None
     assert shown["fsdp"]["predicted_s"] > 0
     assert run.selection.pick is None or run.selection.pick.id != fsdp.id
+
+
+def test_a_run_with_nothing_but_a_probe_has_a_page(tmp_path):
+    probe = probe_of(case("ddp"))
+    info = dataclasses.replace(run_info(probe), cases=[PlannedCase(case("ddp"))])
+    shown = all_views()["predictions"].table(RunAnalysis(info, (probe,)))
+    assert [row["step_s"] for row in shown.records()] == [None]
+    assert "predicted over measured" in page.write(tmp_path, RunAnalysis(info, (probe,))).read_text()
