@@ -37,7 +37,8 @@ SOME = """strategies:
   - ddp: {bucket_cap_mb: 0.4, find_unused_parameters: true}
   - fsdp: {sharding: [full, grad_op]}
   - fsdp: {version: 1}
-  - zero: {stage: [0, 1, 2, 3], reduce_bucket_size: 60000}
+  - zero: {stage: [0, 1, 3]}
+  - zero: {stage: 2, reduce_bucket_size: 60000}
   - cp: {sharded: true}
 """
 PREFETCHED = """strategies:
