@@ -128,10 +128,14 @@ class ContextParallel(MeshStrategy):
     def traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         ranks = case.world_size
         samples = case.batch.global_batch_size // self.data_parallel_size(ranks)
-        return [
+        moved = [
             *self._context_parallelism(ranks).traffic(case, samples),
             *self._model_state_traffic(case, parameters),
         ]
+        if case.activation_checkpointing != "selective":
+            return moved
+        # products are kept, so that what is recomputed between two exchanges may have none
+        return [replace(each, meetings=None) for each in moved]
 
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, over all ranks: each has its own positions."""
