@@ -15,10 +15,10 @@ from distbench.analysis.cost import device_cost
 from distbench.analysis.inter_node import InterNodeBottleneck, inter_node_bottlenecks
 from distbench.analysis.parity import Parity
 from distbench.analysis.ranks import Straggler, stragglers
+from distbench.analysis.readable_cases import unreadable_reason
 from distbench.analysis.scaling import ScalingSeries, scaling_series
 from distbench.analysis.statistics.intervals import Noise
 from distbench.analysis.step_limits import StepLimit, step_limit
-from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.errors import UsageError
 from distbench.core.job import MEASURE
@@ -101,7 +101,7 @@ class RunAnalysis:
     def predictions(self) -> dict[str, CasePrediction]:
         """Prediction of each case from the probe of the run, by case id; empty: it has no probe."""
         every = records_of_kind(self.records, PROBE)
-        probes = [record for record in every if not _unreadable(record.case)]
+        probes = [record for record in every if not unreadable_reason(record.case)]
         return {row.case.id: _prediction(row.case, probes) for row in self.cases if every}
 
     @cached_property
@@ -139,21 +139,10 @@ class RunAnalysis:
 
 
 def _prediction(case: Case, probes: Sequence[Record]) -> CasePrediction:
-    if reason := _unreadable(case):
+    if reason := unreadable_reason(case):
         return CasePrediction(case, reason, reason)
     try:
         return predict_from_probe(case, None, probes)
     except UsageError as error:
         reason = f"no prediction: {error}"
         return CasePrediction(case, reason, reason)
-
-
-def _unreadable(case: Case) -> str:
-    """Reason why the plug-ins of *case* can't be created; empty: they can."""
-    for kind, choice in (("strategies", case.strategy), ("workloads", case.workload), ("data", case.data)):
-        try:
-            registry.create_plugin(kind, choice)
-        except (UsageError, TypeError, ValueError) as error:
-            # the run is of another version, or of a machine with other plug-ins
-            return f"this version of distbench can't read the options of {choice.name}: {error}"
-    return ""

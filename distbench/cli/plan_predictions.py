@@ -127,10 +127,10 @@ class PlanPredictions:
         return MISSING_TEXT if price is None else f"{_bound(found, 'at least ')}{format_number(price)}"
 
     def _price(self, found: CasePrediction) -> float | None:
-        """Price of a billion tokens; None: that of a device, or the speed, is unknown."""
+        """Price of a billion tokens, at least if a part of the step is lacking; None: unknown."""
         if self.cost is None or found.tokens_per_s is None:
             return None
-        hours = _BILLION / found.tokens_per_s.value / _HOUR
+        hours = _BILLION / _shown(found, found.tokens_per_s) / _HOUR
         return self.cost.per_device_hour * found.case.world_size * hours
 
 
@@ -208,11 +208,18 @@ def _tokens_text(found: CasePrediction) -> str:
     speed = found.tokens_per_s
     if speed is None:
         return MISSING_TEXT
-    return f"{_bound(found, 'at most ')}{format_number(speed.value, (speed.high - speed.low) / 2)}"
+    shown = format_number(_shown(found, speed), (speed.high - speed.low) / 2)
+    return f"{_bound(found, 'at most ')}{shown}"
 
 
 def _mfu_text(found: CasePrediction) -> str:
-    return MISSING_TEXT if found.mfu is None else f"{_bound(found, 'at most ')}{found.mfu.value:.0%}"
+    mfu = found.mfu
+    return MISSING_TEXT if mfu is None else f"{_bound(found, 'at most ')}{_shown(found, mfu):.0%}"
+
+
+def _shown(found: CasePrediction, rate: PredictedValue) -> float:
+    """Value of a *rate* that follows from the step; its high end if the step lacks a part."""
+    return rate.high if _bound(found, "at most ") else rate.value
 
 
 def _bound(found: CasePrediction, word: str) -> str:
@@ -236,13 +243,15 @@ def _step_json(found: CasePrediction) -> dict[str, Any]:
         "mfu": found.mfu,
     }
     return {
-        "step_s": vars(found.step.seconds),
+        # how long what is lacking takes is unknown
+        "step_s": {**vars(found.step.seconds), **({"high": None} if found.step.lacks else {})},
         "step_s_by_term": dict(found.step.terms),
         "step_lacks": found.step.lacks or None,
-        **{name: _value_json(value) for name, value in values.items()},
+        **{name: _rate_json(found, value) for name, value in values.items()},
         "source": found.step.source,
     }
 
 
-def _value_json(value: PredictedValue | None) -> dict[str, float] | None:
-    return None if value is None else vars(value)
+def _rate_json(found: CasePrediction, rate: PredictedValue | None) -> dict[str, float | None] | None:
+    """*rate* that follows from the step of *found*; if the step lacks a part, its low end is unknown."""
+    return None if rate is None else {**vars(rate), **({"low": None} if _bound(found, "at most ") else {})}

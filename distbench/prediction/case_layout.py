@@ -10,7 +10,7 @@ from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
 from distbench.data.base import DataSource
 from distbench.prediction.kernels import COMPILED, EAGER, Kernels
-from distbench.prediction.layout import Float8, StepLayout
+from distbench.prediction.layout import Float8, Recomputation, StepLayout
 from distbench.strategies.base import Strategy
 from distbench.strategies.pp.schedules import SCHEDULES
 from distbench.strategies.theory.data_parallelism import ZERO_STAGES
@@ -23,6 +23,7 @@ _RECIPES: dict[str, Float8] = {
     "rowwise": "row",
     "rowwise_with_gw_hp": "row",
 }
+_RECOMPUTATION: dict[str, Recomputation] = {"none": "none", "selective": "elementwise", "full": "full"}
 _PREDICTED = ("single", "ddp", "fsdp", "zero", "tp", "cp", "pp")
 _UPDATED = ("adamw", "adam", "sgd")
 """Optimizers whose update reads and writes each of its arrays once, if its kernel is fused."""
@@ -51,9 +52,7 @@ def layout_of(case: Case, strategy: Strategy) -> StepLayout | str:
         stages=sizes.get("pp", 1),
         sequence_parallel=getattr(strategy, "sequence_parallel", False),
         gathers_logits=not getattr(strategy, "loss_parallel", True),
-        recomputation={"none": "none", "selective": "elementwise", "full": "full"}[
-            case.activation_checkpointing
-        ],  # type: ignore[arg-type]
+        recomputation=_RECOMPUTATION[case.activation_checkpointing],
         dtype=precision.compute,
         tf32=precision.matmul == "high",
         float8=_RECIPES[precision.float8],

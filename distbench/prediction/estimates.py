@@ -38,8 +38,8 @@ class PredictedValue:
 
     @property
     def bound_text(self) -> str:
-        """These seconds as the least that something takes, for people: ``at least 41 ms``."""
-        return f"at least {format_duration(self.value)}"
+        """The low end of these seconds as the least that something takes, for people: ``at least 35 ms``."""
+        return f"at least {format_duration(self.low)}"
 
     def rate_of(self, amount: float) -> PredictedValue:
         """*amount* per second, if this is a number of seconds."""

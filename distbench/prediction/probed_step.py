@@ -72,6 +72,8 @@ def _refusal(case: Case, strategy: Strategy) -> str:
         return f"engine {case.engine.name}: what a framework adds to a step is not probed"
     if strategy.intended_difference:
         return "lossy communication: its compression is not probed"
+    if strategy.mesh_sizes(case.world_size).get("ep", 1) > 1:
+        return "expert parallelism: how evenly tokens are routed to ranks is not probed"
     return ""
 
 

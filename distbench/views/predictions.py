@@ -36,7 +36,13 @@ class PredictionsView(View):
     fields = (
         *CASE_FIELDS,
         Field("step_s", "step", "Measured length of a step, the slowest rank's.", "s", "lower"),
-        Field("predicted_s", "predicted", "Predicted length of a step.", "s", "lower"),
+        Field(
+            "predicted_s",
+            "predicted",
+            "Predicted length of a step, or its least.",
+            "s",
+            "lower",
+        ),
         Field("predicted_low_s", "", "Lower end of the 90% interval of the prediction.", "s"),
         Field("predicted_high_s", "", "Upper end of the 90% interval of the prediction.", "s"),
         Field("error", "error", "Predicted over measured, less 1.", format=_SIGNED),
@@ -77,7 +83,7 @@ def _row(row: CaseSummary, name: str, step: StepPrediction | str) -> TableRow:
     return TableRow(
         {
             **cells,
-            "predicted_s": TableCell(seconds.value, shown),
+            "predicted_s": TableCell(seconds.low if step.lacks else seconds.value, shown),
             "predicted_low_s": seconds.low,
             "predicted_high_s": TableCell(None, reason=_LACKS) if step.lacks else seconds.high,
             "error": TableCell(seconds.value / estimate.value - 1) if estimate and not step.lacks else _NONE,

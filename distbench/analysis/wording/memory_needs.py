@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from distbench.analysis.readable_cases import unreadable_reason
 from distbench.core.case import Case
-from distbench.core.errors import UsageError
 from distbench.core.text import one_line
 from distbench.core.units import format_bytes
 from distbench.prediction import memory_advice, predict_memory
@@ -17,14 +17,12 @@ def memory_need_sentences(cases: Sequence[Case]) -> list[str]:
 
 
 def _sentence(case: Case) -> str:
-    try:
-        found, advice = predict_memory(case), memory_advice(case, None)
-    except (UsageError, TypeError, ValueError):
-        # the run is of another version, or of a machine with other plug-ins
+    if unreadable_reason(case):
         return ""
+    found = predict_memory(case)
     if isinstance(found, str):
         return ""
-    changes = [f"{text} needs {format_bytes(peak.value)}" for text, peak in advice]
+    changes = [f"{text} needs {format_bytes(peak.value)}" for text, peak in memory_advice(case, None)]
     less = f"; {', '.join(changes)}" if changes else ""
     needs = f"a rank of {one_line(case.name)} needs {format_bytes(found.peak.value)} for tensors"
     return f"By formulas {needs}{less}."

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from distbench.core.case import Batch, PluginChoice
+from distbench.core.units import format_duration
 from support.probes import PASS_S, probe_of
 from support.records import case, measured, stored_run
 from support.runs import call
@@ -58,7 +59,10 @@ def test_steps_are_predicted_from_a_probe(suite, runs):
     assert found["fsdp"]["peak_bytes"]["value"] < ddp["peak_bytes"]["value"]
     assert found["pp-zbvzerobubble"]["step_s"] is None
     assert "halves of its backward pass" in found["pp-zbvzerobubble"]["step_reason"]
-    assert found["zero2+offload"]["step_lacks"] == "offload"
+    offloaded = found["zero2+offload"]
+    assert offloaded["step_lacks"] == "offload"
+    assert offloaded["step_s"]["high"] is offloaded["tokens_per_s"]["low"] is None
+    assert offloaded["tokens_per_s"]["high"] == pytest.approx(8 * 128 / offloaded["step_s"]["low"])
 
 
 def test_the_time_of_a_run_follows_from_the_predictions(suite, runs):
@@ -77,7 +81,8 @@ def test_the_table_says_what_is_known_and_why_the_rest_is_not(suite, runs):
     assert "STEP is from the rates that a probe measured: tiny-" in text
     assert "no step of pp-zbvzerobubble: the bubble" in text
     assert ", on 2 x NVIDIA A100, 1 node." in text
-    assert "at least" in text
+    low = planned(suite, *HERE, "tiny", "--out", runs)["cases"][-1]["predicted"]["step_s"]["low"]
+    assert f"at least {format_duration(low)}" in text
 
 
 def test_without_a_probe_three_ways_are_shown(suite, tmp_path):

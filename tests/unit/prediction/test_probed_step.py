@@ -84,6 +84,10 @@ def test_recomputation_is_probed_with_the_case():
         (cell("ddp", {"powersgd_rank": 2}), "lossy communication"),
         (cell("pp", {"schedule": "ZBVZeroBubble"}, batch=Batch(8, 8, 1)), "halves of its backward pass"),
         (cell("ddp", engine=PluginChoice("accelerate")), "engine accelerate"),
+        (
+            cell("ep", workload=PluginChoice("transformer", {"preset": "moe-tiny"})),
+            "how evenly tokens are routed",
+        ),
         (cell("ddp", workload=PluginChoice("user", {"model": "m:M"})), "the size of the model"),
     ],
 )
