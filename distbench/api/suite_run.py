@@ -113,8 +113,7 @@ def execute_tuning(
         minutes: Start no trial after so long.
         memory: Bytes that a case may take on each device; None: no limit but that of the device.
     """
-    busy = CpuContention(execution.suite, execution.plan, execution.suite.measure.repeat_noisy).warning
-    with observe_progress(quiet=quiet, journal=journal, contention_warning=busy) as watcher:
+    with observe_progress(quiet=quiet, journal=journal) as watcher:
         warn_before_run(execution, watcher)
         began = time.monotonic()
         tuning = TuningRounds(watcher, began + 60 * minutes, memory, execution.suite.measure)

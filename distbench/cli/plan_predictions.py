@@ -84,7 +84,7 @@ class PlanPredictions:
         columns = "; ".join(f"{title}: {text}" for title, text in _COLUMN_TEXTS.items() if title in shown)
         currency = f" in {self.cost.currency}" if self.cost and "COST" in shown else ""
         return [
-            f"{columns}{currency}. {self.source}",
+            f"{columns}{currency}. {self.source}" if columns else self.source,
             *self._missing("peak", lambda found: found.memory),
             *self._missing("step", lambda found: found.step),
         ]

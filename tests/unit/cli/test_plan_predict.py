@@ -111,6 +111,19 @@ def test_a_probe_of_one_node_is_not_taken_for_two(suite, runs):
     assert reasons == {"the probe on 2 devices ran on 1 node, and the case needs 2"}
 
 
+def test_a_plan_without_any_prediction_has_the_reasons_alone(suite, runs):
+    options = (
+        "--set",
+        "workload.transformer.window=8",
+        "--set",
+        "workload.transformer.attention=sliding_window",
+    )
+    shown = call("plan", suite, *HERE, "tiny", "--out", runs, *options)
+    assert shown.returncode == 0, shown.stderr
+    assert "\n\nSTEP is from the rates" in shown.stdout
+    assert "no step of ddp" in shown.stdout
+
+
 CLUSTER = """
 workload: {transformer: {preset: 8b, seq_len: 4096}}
 data: synthetic
