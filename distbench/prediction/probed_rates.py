@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -14,8 +14,10 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.units import format_count, join_words
 from distbench.prediction.case_layout import row_length_problem
+from distbench.prediction.known_models import LAYOUT_TABLE, recorded_layout
 from distbench.record import Record, Status
 from distbench.workloads.base import workload_of
+from distbench.workloads.layouts import Layout
 
 PROBE = "probe"
 """Kind of job that measures rates."""
@@ -90,6 +92,8 @@ class ProbedRates:
     """Operation and group -> collective with nothing else running, by bytes of the full array."""
     in_step: Mapping[tuple[str, ProbedGroup], DurationCurve]
     """The same between the layers of a model: what it adds to a step."""
+    layout: Layout | str | None = None
+    """Model of a workload without formulas, as the ranks read it, or the reason why they could not."""
 
     def group(self, mesh: Mapping[str, int], dimension: str | None, world_size: int) -> ProbedGroup:
         """Group of a rank over a *dimension* of the *mesh*, outermost first; None: all *world_size* ranks."""
@@ -202,7 +206,10 @@ def probed_rates(case: Case, records: Iterable[Record], machine: Machine | None 
     nodes, spanned = node_count(measured[-1]), _nodes_spanned(case, machine)
     if spanned > nodes:
         return f"the probe on {ranks} ran on {format_count(nodes, 'node')}, and the case needs {spanned}"
-    return ProbedRates.from_rows(measured[-1].tables.get(RATES_TABLE, []))
+    rates = ProbedRates.from_rows(measured[-1].tables.get(RATES_TABLE, []))
+    if isinstance(rates, str):
+        return rates
+    return replace(rates, layout=recorded_layout(measured[-1].tables.get(LAYOUT_TABLE, [])))
 
 
 def _is_made_for(record: Record, case: Case) -> bool:

@@ -14,10 +14,12 @@ from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.prediction.estimates import PredictedValue, StepPrediction, Term
+from distbench.prediction.known_models import with_known_model
 from distbench.prediction.probed_rates import Duration, ProbedGroup, ProbedRates
 from distbench.strategies.base import Strategy
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.base import workload_of
+from distbench.workloads.layouts import Layout
 
 _LEAST_RELATIVE_SD, _LEAST_WITH_TENSORS_SPLIT = 0.1, 0.2
 """Standard deviations that no prediction is below, whatever the spread of its rates: by the errors of 22
@@ -31,11 +33,13 @@ _COUNTED_WITH_OTHER = ("recv",)
 def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
     """Time of a step of *case* by *rates*; or the reason why it can't be told."""
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    parameters, passes = workload_of(case).parameters(), strategy.rank_passes(case)
     if reason := _refusal(case, strategy):
         return reason
+    if isinstance(rates.layout, Layout):
+        case = with_known_model(case, rates.layout)
+    parameters, passes = workload_of(case).parameters(), strategy.rank_passes(case)
     if parameters is None:
-        return "the size of the model is known only to its own code"
+        return _unknown_size(rates.layout)
     if passes is None:
         return f"{case.strategy.name} has no theory of its passes"
     if passes.bubble is None:
@@ -75,6 +79,14 @@ def _refusal(case: Case, strategy: Strategy) -> str:
     if strategy.mesh_sizes(case.world_size).get("ep", 1) > 1:
         return "expert parallelism: how evenly tokens are routed to ranks is not probed"
     return ""
+
+
+def _unknown_size(layout: Layout | str | None) -> str:
+    """Reason why the size of a model is unknown whose *layout* a probe recorded, or did not."""
+    if isinstance(layout, Layout):
+        frozen = f"{len(layout.frozen)} of {len(layout.parameters)} parameter tensors"
+        return f"{frozen} are not trained, and theory has no such models"
+    return layout or "the size of the model is known only to its own code"
 
 
 def _update(case: Case, strategy: Strategy, parameters: int, rates: ProbedRates) -> Duration | str:

@@ -13,8 +13,8 @@ from torch import nn
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads import weights
-from distbench.workloads._layouts import Layout
 from distbench.workloads._stage import activation_shape
+from distbench.workloads.layouts import Layout
 
 if TYPE_CHECKING:
     from distbench.workloads._planned_workload import PlannedWorkload
@@ -41,6 +41,7 @@ def read(request: str) -> Layout:
         linear=tuple(name for name, part in module.named_modules() if type(part) is nn.Linear),
         embeddings=tuple(name for name, part in module.named_modules() if _is_plain_embedding(part)),
         layers=tuple(names[id(layer)] for layer in workload.layers(module)),
+        frozen=tuple(name for name, parameter in module.named_parameters() if not parameter.requires_grad),
         **workload.plan_fields(module),
     )
     return layout if layout.uncut else _with_pipeline_cut(workload, module, layout)

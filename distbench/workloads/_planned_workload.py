@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench.core.case import PluginChoice
 from distbench.workloads import _plans
-from distbench.workloads._layouts import layout_of
 from distbench.workloads.base import Workload
+from distbench.workloads.layer_shapes import LayerShapes
+from distbench.workloads.layouts import Layout, layout_of
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -29,20 +32,45 @@ class PlannedWorkload(Workload):
         """Pipeline cut of *module*, for which ``plan_fields`` gives no reason against it."""
         raise NotImplementedError
 
+    reads_layout = True
+    known_layout: ClassVar[Layout | None] = None
+    """Layout that ranks have read; None: another process has to."""
+
+    def with_layout(self, layout: Layout) -> Workload:
+        known = copy.copy(self)
+        # frozen, and not an option
+        object.__setattr__(known, "known_layout", layout)
+        return known
+
     @property
     def reads_model(self) -> bool:
-        return True
+        return self.known_layout is None
+
+    def parameters(self) -> int | None:
+        shapes = self.tensor_shapes()
+        return None if shapes is None else sum(map(math.prod, shapes))
+
+    def tensor_shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        known = self.known_layout
+        return None if known is None or known.frozen else tuple(known.parameters.values())
+
+    def layer_shapes(self) -> LayerShapes | None:
+        known = self.known_layout
+        return None if known is None or known.frozen else _plans.layer_shapes(known)
 
     def tensor_splits(self) -> TensorSplits | None:
-        return _plans.tensor_splits(layout_of(self._choice()), self.shape)
+        return _plans.tensor_splits(self._layout(), self.shape)
 
     def pipeline_stages(self) -> PipelineStages | None:
-        return _plans.pipeline_stages(layout_of(self._choice()), self.shape)
+        return _plans.pipeline_stages(self._layout(), self.shape)
 
     def build_stage(self, module: nn.Module, layers: range) -> nn.Module:
         from distbench.workloads._stage import make_stage
 
         return make_stage(module, self.pipeline_cut(module), layers, self.shape)
+
+    def _layout(self) -> Layout:
+        return self.known_layout or layout_of(self._choice())
 
     def _choice(self) -> PluginChoice:
         options = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[arg-type]

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 
 from distbench.core.units import join_words
 from distbench.data.base import DataShape
-from distbench.workloads._layouts import Layout
+from distbench.workloads.layer_shapes import LayerShapes
+from distbench.workloads.layouts import Layout
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -96,6 +97,19 @@ def pipeline_stages(layout: Layout, shape: DataShape) -> PipelineStages:
         tied_names=tied,
         tied_parameters=copied,
     )
+
+
+def layer_shapes(layout: Layout) -> LayerShapes:
+    """Shapes of the parameters of a model with *layout*, by layer."""
+    model = LayerShapes([], [[] for _ in layout.layers], [])
+    numbers = {layer: number for number, layer in enumerate(layout.layers)}
+    for name, shape in layout.parameters.items():
+        number = next((numbers[each] for each in _owners_of(name) if each in numbers), None)
+        if number is not None:
+            model.layers[number].append(shape)
+        else:
+            (model.after if any(model.layers) else model.before).append(shape)
+    return model
 
 
 def _stage_problems(layout: Layout) -> Iterator[str]:
@@ -208,6 +222,12 @@ def _elements(layout: Layout, modules: Iterable[str]) -> int:
 
 def _is_in(name: str, modules: Iterable[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
+
+
+def _owners_of(name: str) -> Iterator[str]:
+    """Yield the modules that *name* is in, the innermost first."""
+    while name := _parent(name):
+        yield name
 
 
 def _parent(name: str) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from distbench.core import registry
 from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
+from distbench.workloads.layer_shapes import LayerShapes
+from distbench.workloads.layouts import KnownModel, Layout
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,8 @@ class Workload(ABC):
     """Distributions that must be installed, besides torch."""
     default_data: ClassVar[str] = "text"
     """Data source if a suite names none, whatever the options."""
+    reads_layout: ClassVar[bool] = False
+    """True if ``layout_of`` reads its model, and ``with_layout`` takes what it read."""
     has_biases: ClassVar[bool | None] = None
     """True if each matrix of ``tensor_shapes`` is followed by its bias, False if none is; None: not told."""
     on_meta: ClassVar[bool] = True
@@ -82,6 +86,10 @@ class Workload(ABC):
         module = type(self).__module__
         return () if module.startswith("distbench.") else (module,)
 
+    def with_layout(self, layout: Layout) -> Workload:
+        """The workload with the *layout* of its model, which ranks have read, for theory."""
+        return self
+
     def parameters(self) -> int | None:
         """Number of trainable parameters by formula, or None if there is no formula."""
         return None
@@ -98,6 +106,13 @@ class Workload(ABC):
         ready in the reverse order.
         """
         return None
+
+    def layer_shapes(self) -> LayerShapes | None:
+        """``tensor_shapes`` by layer; None: they, or the division into layers, have no formula."""
+        shapes, stages = self.tensor_shapes(), self.pipeline_stages()
+        if shapes is None or stages is None or stages.unsupported_reason:
+            return None
+        return LayerShapes.in_order(shapes, stages.embedding_parameters, stages.layer_parameters)
 
     def module_calls(self) -> ModuleCall | None:
         """Call of the model by a forward pass, with the calls inside it; None: not told."""
@@ -249,7 +264,7 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[to
 def workload_of(case: Case) -> Workload:
     """The workload of *case*, with its options."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload
+    return workload.with_layout(case.workload.layout) if isinstance(case.workload, KnownModel) else workload
 
 
 def mean_of(loss: Loss) -> torch.Tensor:
@@ -277,6 +292,8 @@ HELPERS = (
     "batch_norm",
     "context",
     "hashing",
+    "layer_shapes",
+    "layouts",
     "mixture",
     "operations",
     "module_calls",

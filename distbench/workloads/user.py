@@ -172,7 +172,7 @@ class UserModel(PlannedWorkload):
 
     @property
     def reads_model(self) -> bool:
-        return self.pp_plan is not None
+        return self.pp_plan is not None and super().reads_model
 
     def tensor_splits(self) -> TensorSplits | None:
         return None if self.tp_plan is None else super().tensor_splits()

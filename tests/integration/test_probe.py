@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from distbench.analysis.run import RunAnalysis
+from distbench.prediction.known_models import recorded_layout
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
+from distbench.workloads.layouts import Layout
 from support.runs import call
 from support.suites import write_suite
 
@@ -22,18 +26,31 @@ measure: {trials: 1}
 limits: {step: 30}
 probe: {seconds: 10}
 """
+OF_OUR_OWN = """
+workload: {user: {model: "small:Uneven", length: 32}}
+data: synthetic
+batch: {global_batch_size: 4}
+world_sizes: [2]
+strategies: [ddp, fsdp]
+measure: {trials: 1}
+limits: {step: 30}
+probe: {seconds: 2}
+"""
 SIZES = (4 << 10, 256 << 10, 4 << 20)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Run:
-    folder = tmp_path_factory.mktemp("probe")
-    done = call("probe", str(write_suite(folder, SUITE)), "--out", str(folder / "out"), "--quiet")
+def probe(folder: Path, suite: str) -> Run:
+    done = call("probe", str(write_suite(folder, suite)), "--out", str(folder / "out"), "--quiet")
     assert done.returncode == 0, done.stderr
     assert "all_reduce after each layer" in done.stdout
     (made,) = (folder / "out").iterdir()
     return Run(Path(made))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    return probe(tmp_path_factory.mktemp("probe"), SUITE)
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +124,21 @@ def test_collectives_are_timed_between_the_layers_of_a_training(record):
     ]
     # of a collective in each layer, not of all layers, and not of none
     assert 0.2 < large["seconds"] / alone["seconds"] < 5
+
+
+def test_the_ranks_tell_the_sizes_of_a_model_of_ones_own(tmp_path):
+    """So that its steps are predicted, without its code."""
+    made = probe(tmp_path, OF_OUR_OWN)
+    analysis = RunAnalysis.read(made)
+    (record,) = analysis.records
+    layout = recorded_layout(record.tables["model_layout"])
+    assert isinstance(layout, Layout), layout
+    assert layout.tied == {"head.weight": "embedding.weight"}
+    assert layout.parameters["odd.weight"] == (16, 16)
+    # embedding, two blocks of 16 x 32 and their biases, odd, mix
+    assert sum(map(math.prod, layout.parameters.values())) == 256 * 16 + 2 * (2 * 512 + 48) + 272 + 7
+    done = call("plan", str(tmp_path / "suite.yaml"), "--predict", "--rates", str(made.folder), "--json")
+    assert done.returncode == 0, done.stderr
+    steps = {case["strategy"]: case["predicted"]["step_s"] for case in json.loads(done.stdout)["cases"]}
+    assert set(steps) == {"ddp", "fsdp"}
+    assert all(step and step["value"] > 0 for step in steps.values()), steps

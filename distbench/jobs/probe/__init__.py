@@ -14,6 +14,7 @@ from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.prediction.known_models import LAYOUT_TABLE
 from distbench.prediction.probed_rates import rates_key
 
 _MAX_SIZES = 4
@@ -63,6 +64,16 @@ RATES = TableSpec(
     ),
 )
 
+LAYOUT = TableSpec(
+    LAYOUT_TABLE,
+    "One row per fact about a model whose sizes only its own code knows, for the theory of strategies.",
+    (
+        TableColumn("field", "varchar", "Fact: parameters (the shape of each), tied, frozen, layers, ..."),
+        TableColumn("value", "varchar", "The fact, as JSON; null: it could not be read."),
+        TableColumn("reason", "varchar", "Reason why the model could not be read; empty: it was."),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class ProbeSection:
@@ -95,7 +106,7 @@ class ProbeJob(JobKind):
     folder: ClassVar[str] = "probe"
     section: ClassVar[type] = ProbeSection
     options: ClassVar[type[JobOptions]] = ProbeOptions
-    tables: ClassVar[tuple[TableSpec, ...]] = (RATES,)
+    tables: ClassVar[tuple[TableSpec, ...]] = (RATES, LAYOUT)
     order: ClassVar[int] = 85
 
     def planned_trials(

@@ -15,12 +15,14 @@ import torch
 
 from distbench.core.case import TORCH_DTYPE_NAMES
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
-from distbench.jobs.probe import RATES, ProbeOptions
+from distbench.jobs.probe import LAYOUT, RATES, ProbeOptions
 from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row, repeat
 from distbench.jobs.probe.collectives import GroupPlace, collective_rates, rates_in_step
 from distbench.jobs.probe.probed_model import ProbedModel
+from distbench.prediction.known_models import layout_rows
 from distbench.strategies.base import RankContext
-from distbench.worker.trainer import RankResult
+from distbench.worker.trainer import RankResult, Rows
+from distbench.workloads.layouts import layout_of
 
 _COPY_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 """Bytes of an array that is copied: more than caches hold."""
@@ -30,6 +32,7 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     """Return the result of this rank; only rank 0 has rows."""
     asked = trial.job.options_as(ProbeOptions)
     with phases.phase("build"):
+        known = _layout_rows(context) if context.rank == 0 else []
         model = ProbedModel(context, asked.samples)
         groups = GroupPlace.join_all(context)
     with phases.phase("probe"):
@@ -42,7 +45,20 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
         rows += rates_in_step(model, groups[0], dtype, clock) if groups else []
         rows += collective_rates(groups, dtype, clock)
     model.close()
-    return RankResult(tables={RATES.name: rows} if context.rank == 0 else {})
+    if context.rank:
+        return RankResult()
+    return RankResult(tables={RATES.name: rows, LAYOUT.name: known})
+
+
+def _layout_rows(context: RankContext) -> Rows:
+    """Rows of the model's layout; none if the workload has formulas, or is no model that can be read."""
+    if not context.workload.reads_layout:
+        return []
+    try:
+        return layout_rows(layout_of(context.case.workload))
+    except Exception as error:
+        # the user's code: whatever it raises, the rates are measured
+        return [{"reason": f"the model can't be read: {type(error).__name__}: {error}"}]
 
 
 def _model_rates(model: ProbedModel, clock: SharedClock) -> Iterator[dict[str, Any]]:

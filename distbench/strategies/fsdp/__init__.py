@@ -281,8 +281,11 @@ class FullyShardedDataParallel(MeshStrategy):
 
     def layer_count(self, case: Case) -> int | None:
         """Layers of the model of *case*; None: unknown without the model."""
+        workload = workload_of(case)
+        if known := workload.layer_shapes():
+            return len(known.layers)
         # a plan of fully sharded cases is not worth a process that constructs the model
-        model = None if workload_of(case).reads_model else stages_of(case)
+        model = None if workload.reads_model else stages_of(case)
         return len(model.layer_parameters) if model else None
 
     def traced_step(self, case: Case) -> TracedStep | str:

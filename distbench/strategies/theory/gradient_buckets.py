@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.strategies.description import UNKNOWN_CALLS, CallCount
-from distbench.strategies.theory.layer_shapes import layer_shapes
 from distbench.workloads.base import workload_of
 
 MIB = 1 << 20
@@ -69,7 +68,7 @@ def ready_gradients_of_copies(case: Case) -> list[Gradient] | None:
     """
     if case.precision.compute == case.precision.master:
         return ready_gradients(case)
-    model = layer_shapes(case)
+    model = workload_of(case).layer_shapes()
     if model is None or case.compile != "none":
         return None
     ready = []

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from distbench.core.case import DTYPE_BYTES, Case
 from distbench.strategies.description import CallCount, ExpectedCollective
 from distbench.strategies.theory.data_parallelism import ShardingLevel
-from distbench.strategies.theory.layer_shapes import Shape, layer_shapes
 from distbench.strategies.theory.pipeline_parallelism import stages_of
 from distbench.workloads.base import workload_of
+from distbench.workloads.layer_shapes import Shape
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ def padded_parameters(case: Case, parameters: float, shards: int) -> float:
 def _root_elements(case: Case, parameters: float, shards: int) -> float | None:
     """Elements of the root of a model with *parameters*; None: unknown."""
     workload = workload_of(case)
+    shapes = workload.tensor_shapes()
+    if shapes is not None and sum(map(math.prod, shapes)) == parameters:
+        model = workload.layer_shapes()
+        return None if model is None else _padded(model.outside, shards)
     # a plan of fully sharded cases is not worth a process that constructs the model
     stages = None if workload.reads_model else stages_of(case)
     if stages is None:
         return None
-    shapes = workload.tensor_shapes()
-    if shapes is not None and sum(map(math.prod, shapes)) == parameters:
-        model = layer_shapes(case)
-        return None if model is None else _padded(model.outside, shards)
     layers, outside = sum(stages.layer_parameters), stages.embedding_parameters + stages.head_parameters
     is_whole = layers + outside - stages.tied_parameters == parameters
     return parameters - layers if is_whole else None

@@ -10,6 +10,7 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.job import PlannedTrial, job_kind
+from distbench.prediction.known_models import LAYOUT_TABLE
 from distbench.prediction.probed_rates import PROBE, RATES_TABLE
 from distbench.report.run_export import run_json
 from distbench.views.base import all_views
@@ -28,7 +29,7 @@ def trials(*cases: Case, seconds: float = 45.0) -> list[PlannedTrial]:
 
 
 def test_predictions_read_the_table_that_a_probe_writes():
-    assert [table.name for table in job_kind(PROBE).tables] == [RATES_TABLE]
+    assert [table.name for table in job_kind(PROBE).tables] == [RATES_TABLE, LAYOUT_TABLE]
 
 
 def test_cases_with_the_same_rates_share_a_trial_that_knows_them():

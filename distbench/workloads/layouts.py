@@ -26,7 +26,7 @@ from distbench.system.files import read_bounded, write_atomic
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import package_versions
 
-_FORMAT = 2
+_FORMAT = 3
 """Format of the files in the cache."""
 _READER = "distbench.workloads._layout_reader"
 _TIMEOUT_S = 300.0
@@ -67,10 +67,19 @@ class Layout:
     """Reason why it can't be cut between its layers; empty: its plan cuts it."""
     sequence: str = ""
     """Reason why tensors between its layers can't be split by position; empty: they can."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that are not trained."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of the parameter *name*, which may be tied."""
         return self.parameters[self.tied.get(name, name)]
+
+
+@dataclass(frozen=True)
+class KnownModel(PluginChoice):
+    """A workload whose model ranks have read."""
+
+    layout: Layout = field(default_factory=Layout)
 
 
 def layout_of(workload: PluginChoice) -> Layout:

@@ -1,0 +1,56 @@
+"""Models whose sizes only their own code knows, as the ranks of a probe read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from distbench.core.case import Case
+from distbench.core.errors import RecordError
+from distbench.core.serialization import decode
+from distbench.workloads.layouts import KnownModel, Layout
+
+LAYOUT_TABLE = "model_layout"
+"""Table of a probe's records with such a model; the columns are in ``distbench.jobs.probe``."""
+_MAX_SIZE = 2**53
+"""Largest size of a dimension that is believed."""
+
+
+def layout_rows(layout: Layout) -> list[dict[str, Any]]:
+    """*layout* as rows of a table."""
+    return [{"field": name, "value": json.dumps(value)} for name, value in asdict(layout).items()]
+
+
+def recorded_layout(rows: Iterable[Mapping[str, Any]]) -> Layout | str | None:
+    """Layout in the *rows* of a record; the reason why it is not there; or None: none was recorded."""
+    listed = list(rows)
+    if not listed:
+        return None
+    if reason := next((str(row["reason"]) for row in listed if row.get("reason")), ""):
+        return reason
+    try:
+        fields = {str(row["field"]): json.loads(row["value"]) for row in listed}
+        layout = decode(Layout, fields, LAYOUT_TABLE)
+    except (KeyError, TypeError, ValueError, RecursionError, RecordError):
+        # records are untrusted
+        return "what the probe recorded of the model can't be read"
+    return layout if _is_possible(layout) else "the probe recorded a model that can't be"
+
+
+def _is_possible(layout: Layout) -> bool:
+    """True if a model can have *layout*: its names have shapes, with sizes that are believed."""
+    sizes = [size for shape in (*layout.parameters.values(), layout.between) for size in shape]
+    names = {*layout.parameters, *layout.tied}
+    if not sizes or not {*layout.tied.values()} <= {*layout.parameters}:
+        return False
+    weights = [f"{module}.weight" for module in (*layout.linear, *layout.embeddings)]
+    are_matrices = all(name in names and len(layout.shape(name)) == 2 for name in weights)
+    return are_matrices and all(0 <= size <= _MAX_SIZE for size in sizes)
+
+
+def with_known_model(case: Case, layout: Layout) -> Case:
+    """*case* for theory, which then knows its model by *layout*; it has another id."""
+    chosen = case.workload
+    return replace(case, workload=KnownModel(chosen.name, chosen.options, layout))
