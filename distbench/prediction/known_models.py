@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -14,6 +16,8 @@ from distbench.workloads.layouts import KnownModel, Layout
 
 LAYOUT_TABLE = "model_layout"
 """Table of a probe's records with such a model; the columns are in ``distbench.jobs.probe``."""
+_MAX_DEPTH = 200
+"""Depth of calls up to which they are believed."""
 _MAX_SIZE = 2**53
 """Largest size of a dimension that is believed."""
 
@@ -47,7 +51,19 @@ def _is_possible(layout: Layout) -> bool:
         return False
     weights = [f"{module}.weight" for module in (*layout.linear, *layout.embeddings)]
     are_matrices = all(name in names and len(layout.shape(name)) == 2 for name in weights)
-    return are_matrices and all(0 <= size <= _MAX_SIZE for size in sizes)
+    return are_matrices and all(0 <= size <= _MAX_SIZE for size in sizes) and _are_nested(layout)
+
+
+def _are_nested(layout: Layout) -> bool:
+    """True if the calls of *layout* are inside the first one, and of modules with its parameters."""
+    depths = [call.depth for call in layout.calls]
+    elements = {name: math.prod(shape) for name, shape in layout.parameters.items()}
+    own = [parameter for call in layout.calls for parameter in call.parameters]
+    return (
+        depths[:1] in ([], [0])
+        and all(0 < after <= min(before + 1, _MAX_DEPTH) for before, after in itertools.pairwise(depths))
+        and all(elements.get(name) == size for name, size in own)
+    )
 
 
 def with_known_model(case: Case, layout: Layout) -> Case:

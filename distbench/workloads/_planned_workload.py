@@ -12,6 +12,7 @@ from distbench.workloads import _plans
 from distbench.workloads.base import Workload
 from distbench.workloads.layer_shapes import LayerShapes
 from distbench.workloads.layouts import Layout, layout_of
+from distbench.workloads.module_calls import ModuleCall, nested_calls
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -57,6 +58,9 @@ class PlannedWorkload(Workload):
     def layer_shapes(self) -> LayerShapes | None:
         known = self.known_layout
         return None if known is None or known.frozen else _plans.layer_shapes(known)
+
+    def module_calls(self) -> ModuleCall | None:
+        return None if self.known_layout is None else nested_calls(self.known_layout.calls)
 
     def tensor_splits(self) -> TensorSplits | None:
         return _plans.tensor_splits(self._layout(), self.shape)

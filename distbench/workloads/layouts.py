@@ -25,6 +25,7 @@ from distbench.system.cache import cache_folder
 from distbench.system.files import read_bounded, write_atomic
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import package_versions
+from distbench.workloads.module_calls import CallInOrder
 
 _FORMAT = 3
 """Format of the files in the cache."""
@@ -69,6 +70,8 @@ class Layout:
     """Reason why tensors between its layers can't be split by position; empty: they can."""
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained."""
+    calls: tuple[CallInOrder, ...] = ()
+    """Calls of its modules by a forward pass; empty: there was none."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of the parameter *name*, which may be tied."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -20,3 +22,26 @@ class ModuleCall:
     which the last of the modules inside it makes."""
     takes_data: bool = False
     """True if none of its inputs has a gradient."""
+
+
+@dataclass(frozen=True)
+class CallInOrder:
+    """A call of a module by a forward pass, as one in the order in which they begin."""
+
+    depth: int
+    """Number of calls that it is inside of."""
+    parameters: tuple[tuple[str, int], ...] = ()
+    """As in ``ModuleCall``, and so are the other fields."""
+    multiplies: bool = False
+    takes_data: bool = False
+
+
+def nested_calls(calls: Sequence[CallInOrder]) -> ModuleCall | None:
+    """The first of *calls*, with the others inside it; None: there are none."""
+    if not calls:
+        return None
+    first, *rest = calls
+    begins = [place for place, call in enumerate(rest) if call.depth == first.depth + 1]
+    parts = [rest[begin:end] for begin, end in itertools.pairwise([*begins, len(rest)])]
+    inside = tuple(call for part in parts if (call := nested_calls(part)))
+    return ModuleCall(first.parameters, inside, multiplies=first.multiplies, takes_data=first.takes_data)

@@ -1,11 +1,19 @@
 """Calls, bytes and meetings of real engines: what theory says before a run is what the run counts."""
 
+from collections import Counter
+
 import pytest
 
 from distbench.analysis.communication import compare_volume
 from distbench.analysis.mesh_dimensions import call_count_mismatches, dimension_traffic
+from distbench.core import registry
+from distbench.prediction.known_models import with_known_model
+from distbench.prediction.probed_rates import ProbedRates, probed_rates
 from distbench.record import Record
 from distbench.record.run_folder import Run
+from distbench.strategies.base import Strategy
+from distbench.workloads.base import workload_of
+from distbench.workloads.layouts import Layout
 from support.runs import Finished
 from support.suites import SuiteText
 from support.theory_checks import expected_meetings, meeting_mismatch
@@ -114,3 +122,45 @@ def test_stage_3_gathers_what_its_sizes_make_it_gather(recomputed, run_suite):
 def test_meshes_of_four_ranks_are_foreseen_as_well(run_suite):
     text = SUITE.replace(OTHERS, SPLIT).replace("world_sizes: [2]", "world_sizes: [4]")
     assert_exact(run_suite(f"{text}launcher: {{kept: {{oversubscribe: true}}}}\n"))
+
+
+OF_TRANSFORMERS = """
+workload:
+  huggingface:
+    model_type: gpt2
+    seq_len: 32
+    config: {n_embd: 64, n_layer: 3, n_head: 4}
+batch: {global_batch_size: 8, gradient_accumulation_steps: 2}
+measure: {warmup: 2, steps: 2, trials: 1, profile_steps: 0}
+metrics: [communication]
+world_sizes: [2]
+strategies:
+  - ddp: {bucket_cap_mb: [25, 0.2]}
+  - fsdp: {sharding: [full, grad_op]}
+  - zero: {stage: [1, 2, 3]}
+probe: {seconds: 2}
+"""
+
+
+@pytest.mark.deep
+def test_calls_of_a_model_that_the_ranks_of_a_probe_read_are_foreseen(run_suite):
+    """Of a model without formulas."""
+    done = run_suite(OF_TRANSFORMERS)
+    assert done.code == 0, done.errors
+    records = [*Run(done.folder).records()]
+    trials = [each for each in records if each.job.kind == "measure"]
+    assert len(trials) == 7
+    for trial in trials:
+        rates = probed_rates(trial.case, records)
+        assert isinstance(rates, ProbedRates)
+        assert isinstance(rates.layout, Layout)
+        known = with_known_model(trial.case, rates.layout)
+        strategy: Strategy = registry.create_plugin("strategies", known.strategy)
+        expected = Counter[str]()
+        for each in strategy.traffic(known, workload_of(known).parameters() or 0) or ():
+            expected[each.issued_as or each.op] += each.calls or 0
+        # norms and flags have a few bytes
+        first = [row for row in trial.tables["collectives"] if row["rank"] == row["step"] == 0]
+        moved = [row for row in first if row["bytes"] > 64]
+        assert expected == Counter(row["op"] for row in moved), trial.case.name
+        assert expected.total() > 0

@@ -11,10 +11,12 @@ import torch.distributed as dist
 
 from distbench.core import registry
 from distbench.core.case import PluginChoice
+from distbench.jobs.probe.call_recorder import CallRecorder
 from distbench.jobs.probe.clock import SharedClock, absent_row
 from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.worker.batches import MicroBatchReader
 from distbench.worker.layer_hooks import LayerCallHooks
+from distbench.workloads.module_calls import CallInOrder
 
 
 class ProbedModel:
@@ -44,6 +46,16 @@ class ProbedModel:
         batch = self._batches[samples]
         self._context.step.begin([batch])
         self._engine.forward_backward(batch)
+
+    def record_calls(self) -> list[CallInOrder]:
+        """Take a step; return the calls of the modules in its forward pass."""
+        recorder = CallRecorder(self._engine.module)
+        try:
+            self.forward_backward(self.samples[0])
+        finally:
+            recorder.remove()
+        self.update()
+        return recorder.calls
 
     def update(self) -> None:
         """Update all parameters that have a gradient."""

@@ -8,6 +8,7 @@ for the next.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,12 +33,12 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     """Return the result of this rank; only rank 0 has rows."""
     asked = trial.job.options_as(ProbeOptions)
     with phases.phase("build"):
-        known = _layout_rows(context) if context.rank == 0 else []
         model = ProbedModel(context, asked.samples)
         groups = GroupPlace.join_all(context)
     with phases.phase("probe"):
         clock = SharedClock(context.device, phases)
         rows = [*model.warm_up(clock)]
+        known = _layout_rows(context, model) if context.workload.reads_layout else []
         clock.start(asked.seconds)
         rows += _model_rates(model, clock)
         rows += _copy_rate(context.device, clock)
@@ -50,12 +51,13 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
     return RankResult(tables={RATES.name: rows, LAYOUT.name: known})
 
 
-def _layout_rows(context: RankContext) -> Rows:
-    """Rows of the model's layout; none if the workload has formulas, or is no model that can be read."""
-    if not context.workload.reads_layout:
+def _layout_rows(context: RankContext, model: ProbedModel) -> Rows:
+    """Rows of the layout of *model*, on rank 0."""
+    calls = model.record_calls()
+    if context.rank:
         return []
     try:
-        return layout_rows(layout_of(context.case.workload))
+        return layout_rows(replace(layout_of(context.case.workload), calls=tuple(calls)))
     except Exception as error:
         # the user's code: whatever it raises, the rates are measured
         return [{"reason": f"the model can't be read: {type(error).__name__}: {error}"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ from distbench.strategies.theory.gradient_buckets import (
     parameter_elements,
     ready_gradients,
 )
-from distbench.strategies.theory.pipeline_parallelism import stages_of
 from distbench.strategies.zero.config import ModelSizes, sizes_for_model
+from distbench.workloads.base import workload_of
 
 if TYPE_CHECKING:
     from distbench.strategies.zero import Zero
@@ -78,11 +79,12 @@ def bucket_size(strategy: Zero, case: Case) -> int | None:
 
 def model_sizes(case: Case) -> ModelSizes | None:
     """Sizes from which DeepSpeed's own are chosen; None: unknown without the model."""
-    elements, stages = parameter_elements(case), stages_of(case)
-    if not elements or stages is None:
+    elements, model = parameter_elements(case), workload_of(case).layer_shapes()
+    if not elements or model is None:
         return None
     largest = max(elements)
-    return ModelSizes(sum(elements), max(stages.layer_parameters, default=largest), largest)
+    layers = (sum(map(math.prod, layer)) for layer in model.layers)
+    return ModelSizes(sum(elements), max(layers, default=largest), largest)
 
 
 def _split_reductions(strategy: Zero, case: Case, elements: Sequence[int], size: int) -> int | None:

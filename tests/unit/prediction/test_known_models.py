@@ -12,6 +12,7 @@ from distbench.prediction.cases import predict_from_probe
 from distbench.prediction.known_models import layout_rows, recorded_layout, with_known_model
 from distbench.workloads.base import workload_of
 from distbench.workloads.layouts import Layout
+from distbench.workloads.module_calls import CallInOrder
 from support.probes import IN_STEP_S, UPDATE_S, probe_of, probe_rows
 from support.records import case
 
@@ -30,6 +31,21 @@ LAYOUT = Layout(
     },
     tied={"head.weight": "embedding.weight"},
     layers=LAYERS,
+    calls=(
+        CallInOrder(0, takes_data=True),
+        CallInOrder(1, (("embedding.weight", CLASSES * WIDTH),), takes_data=True),
+        *(
+            call
+            for layer in LAYERS
+            for call in (
+                CallInOrder(1),
+                CallInOrder(2, ((f"{layer}.up.weight", 4 * WIDTH * WIDTH),), multiplies=True),
+                CallInOrder(2, ((f"{layer}.down.weight", 4 * WIDTH * WIDTH),), multiplies=True),
+            )
+        ),
+        CallInOrder(1, (("norm.weight", WIDTH),)),
+        CallInOrder(1, (("embedding.weight", CLASSES * WIDTH),), multiplies=True),
+    ),
     uncut="it has no pp_plan",
 )
 OUTSIDE, OF_LAYER = CLASSES * WIDTH + WIDTH, 8 * WIDTH * WIDTH
@@ -60,6 +76,10 @@ def test_what_ranks_read_is_what_theory_knows():
     assert shapes.before == [(CLASSES, WIDTH)]
     assert shapes.layers == 3 * [[(4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH)]]
     assert shapes.after == [(WIDTH,)]
+    whole = known.module_calls()
+    assert whole
+    assert [len(call.calls) for call in whole.calls] == [0, 2, 2, 2, 0, 0]
+    assert whole.calls[1].calls[1].parameters == (("layers.0.down.weight", 4 * WIDTH * WIDTH),)
 
 
 def test_a_model_of_ones_own_without_a_plan_updates_and_moves_as_one_with_formulas():
@@ -70,6 +90,13 @@ def test_a_model_of_ones_own_without_a_plan_updates_and_moves_as_one_with_formul
     assert fsdp["update"] == pytest.approx(2 * PARAMETERS / 1e6 * UPDATE_S, rel=1e-3)
     # 4 units gathered forward, 3 again, 4 reduced
     assert 4 * IN_STEP_S < fsdp["communication"] <= 11 * IN_STEP_S
+
+
+def test_gathers_of_stage_3_follow_the_calls_of_the_modules():
+    assert terms(cell("zero", {"stage": 3}))["communication"] > 3 * IN_STEP_S
+    silent = dataclasses.replace(LAYOUT, calls=())
+    reason = "all_gather: theory does not say in how many calls"
+    assert predicted(cell("zero", {"stage": 3}), layout_rows(silent)) == reason
 
 
 def test_without_it_the_size_is_unknown():
@@ -119,6 +146,10 @@ def test_a_damaged_record_gives_a_reason_and_no_number(rows):
         ("linear", ["nothing"]),
         # a vector
         ("embeddings", ["norm"]),
+        ("calls", [{"depth": 1}]),
+        ("calls", [{"depth": 0}, {"depth": 0}]),
+        ("calls", [{"depth": each} for each in range(1000)]),
+        ("calls", [{"depth": 0, "parameters": [["norm.weight", 3]]}]),
     ],
 )
 def test_names_that_lead_nowhere_are_of_no_model(field, value):
