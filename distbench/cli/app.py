@@ -50,7 +50,7 @@ _ORDER += [
     "gate",
     "calibrate",
 ]
-_ORDER += ["history", "trace", "tune", "completion"]
+_ORDER += ["history", "trace", "tune", "extrapolate", "completion"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -34,12 +34,12 @@ _FP32 = 4
 _STEP = 3e-3
 """Seconds of a step that no operator takes: the loop, the optimizer's launches, clipping."""
 
-_POOLED = math.log(1.34)
+POOLED = math.log(1.34)
 """Half of the 90 % interval of a step, as a logarithm: never narrower, as predictions of most published rows
 are not closer (docs/foresight.md)."""
 _UNTRIED = math.log(2)
 """Likewise for generations of GPUs, and scales of float8, of which hardly a step is published."""
-_RELATIVE_SD: dict[Term, float] = {
+TERM_SD: dict[Term, float] = {
     "compute": 0.12,
     "communication": 0.35,
     "bubble": 0.15,
@@ -155,12 +155,12 @@ def predicted_step(
         return reason
     terms = _StepTime(work, work.layer(), data_parallel).terms
     is_tried = hardware.has_published_rows and layout.float8 not in ("row", "block")
-    return StepPrediction(terms, _estimate(terms, _POOLED if is_tried else _UNTRIED), "data sheet")
+    return StepPrediction(terms, _estimate(terms, POOLED if is_tried else _UNTRIED), "data sheet")
 
 
 def _estimate(terms: dict[Term, float], least: float) -> PredictedValue:
     """Sum of *terms* with an interval from their rates, of *least* logarithms to both sides or more."""
     value = sum(terms.values())
-    parts = (seconds / value * _RELATIVE_SD[term] for term, seconds in terms.items())
+    parts = (seconds / value * TERM_SD[term] for term, seconds in terms.items())
     propagated = NORMAL_95 * math.sqrt(sum(part * part for part in parts))
     return PredictedValue.with_relative_sd(value, max(propagated, least) / NORMAL_95)

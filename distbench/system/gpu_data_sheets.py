@@ -17,6 +17,8 @@ Generation = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", 
 class DataSheet:
     """Rates of a GPU."""
 
+    driver_name: str
+    """Name of a GPU of this type as its driver reports it."""
     generation: Generation
     peak: Peak
     memory_bandwidth: float
@@ -60,7 +62,7 @@ def _sheet(
     assert peak is not None, f"{driver_name} has no published peak"
     units = {"links": 1e9, "network": 1e9 / 8}
     values = {key: value * units[key] if key in units else value for key, value in more.items()}
-    return DataSheet(generation, peak, memory_gb * 1e9, pcie_gb * 1e9, **values)  # type: ignore[arg-type]
+    return DataSheet(driver_name, generation, peak, memory_gb * 1e9, pcie_gb * 1e9, **values)  # type: ignore[arg-type]
 
 
 _A100 = {"links": 300, "network": 200, "reached": 271.2 / 312}
@@ -107,3 +109,8 @@ DATA_SHEETS = {
     ),
 }
 """Data sheets by the names of ``GPU_TYPES``."""
+
+
+def type_of_gpu(driver_name: str) -> str:
+    """Type of the GPUs that their driver calls *driver_name*; empty: none of ``DATA_SHEETS``."""
+    return next((name for name, sheet in DATA_SHEETS.items() if sheet.driver_name == driver_name), "")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from foresight import extrapolation
 from foresight.errors import Errors, Predicted, covered, error, errors, ordered, utilisation_errors
 from foresight.published_rows import PublishedStep, predictions, read_rows
 
@@ -29,6 +30,8 @@ def written_page(text: str) -> str:
         "choices": _choice_table(rows),
         "worst": _worst_table(pairs),
         "refused": _refusals(rows),
+        "extrapolated": _extrapolation_table(list(extrapolation.pairs(rows))),
+        "extrapolation-gates": _extrapolation_gates(list(extrapolation.pairs(rows))),
     }
     for name, lines in tables.items():
         block = f"<!-- {name} -->\n" + "\n".join(lines) + f"\n<!-- /{name} -->"
@@ -175,6 +178,34 @@ def _refusals(rows: Sequence[PublishedStep]) -> Iterator[str]:
     for row in rows:
         if isinstance(reason := row.predict(), str):
             yield f"- {row.name}: {reason}"
+
+
+def _extrapolation_table(pairs: Sequence[extrapolation.PublishedPair]) -> Iterator[str]:
+    yield "| samples of a GPU | GPUs | pairs | bias | error | same tokens/s of a GPU | in the interval |"
+    yield "|---|---|---|---|---|---|---|"
+    for text, is_same in (("the same", True), ("others", False)):
+        for factor in (2, 4, 8):
+            own = [pair for pair in pairs if pair.ratio.is_same_work == is_same and pair.factor >= factor]
+            found, flat = extrapolation.errors(own), extrapolation.flat_errors(own)
+            numbers = f"{len(own)} | {_percent(found.bias, sign=True)} | {_three(found)} | {_three(flat)}"
+            inside = f"{extrapolation.covered(own)} of {len(own)}"
+            yield f"| {text} | {factor} x or more | {numbers} | {inside} |"
+
+
+def _extrapolation_gates(pairs: Sequence[extrapolation.PublishedPair]) -> Iterator[str]:
+    far = [pair for pair in pairs if pair.ratio.is_same_work and pair.factor >= 4]
+    found, flat = extrapolation.errors(far).median, extrapolation.flat_errors(far).median
+    inside = extrapolation.covered(pairs) / len(pairs)
+    without = extrapolation.covered_without_own_model(pairs) / len(pairs)
+    yield "| asked | found | |"
+    yield "|---|---|---|"
+    for asked, text, holds in (
+        ("median error at most 2 %, same samples, 4 x or more", f"{_percent(found)} %", found <= 0.02),
+        ("at most half of that of the same tokens/s", f"{found / flat:.2f} of it", found <= flat / 2),
+        ("90 % of steps in their interval", f"{_percent(inside)} %", inside >= 0.9),
+        ("likewise, with widths from other models and GPUs", f"{_percent(without)} %", without >= 0.9),
+    ):
+        yield f"| {asked} | {text} | {'holds' if holds else 'missed'} |"
 
 
 def _layout_text(row: PublishedStep) -> str:

@@ -95,6 +95,7 @@ COMMANDS = (
     Command(("report", "RUN"), _LONG),
     Command(("pick", "RUN"), 8),
     Command(("pick", "RUN", "--goal", "memory", "--memory", "1GiB", "--json"), 4),
+    Command(("extrapolate", "RUN", "--to", "4,64", "--json"), 4),
     Command(("compare", "RUN", "RUN", "--json"), _LONG),
     Command(("history", "OUT", "--json"), 6),
     *(Command(("adopt", "RUN", "ddp", "--force", "--as", tool), 4) for tool in ("torch", "accelerate")),

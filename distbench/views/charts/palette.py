@@ -98,3 +98,9 @@ def collective_color(operation: str) -> str:
 def dimension_color(name: str) -> str:
     """Color of a dimension of a device mesh, or of several."""
     return DIMENSIONS.get(name, _OTHER_COLLECTIVE)
+
+
+def faded(color: str) -> str:
+    """Paler shade of *color*, halfway to grey, which keeps its contrast with both backgrounds."""
+    parts = ([int(text[at : at + 2], 16) for at in (1, 3, 5)] for text in (color, GREY))
+    return "#" + "".join(f"{(own + grey) // 2:02X}" for own, grey in zip(*parts, strict=True))

@@ -22,6 +22,7 @@ READERS = [
         ("show", "RUN", "--view", "memory", "--json"),
     ),
     *(("report", "RUN"), ("report", "RUN", "--lite"), ("compare", "RUN", "RUN"), ("pick", "RUN")),
+    ("extrapolate", "RUN", "--to", "4,8"),
     *(("check", "RUN"), ("check", "RUN", "--repair"), ("query", "select * from cases", "RUN")),
     *(("history", "OUT"), ("runs", "OUT"), ("attach", "RUN"), ("attach", "RUN", "--cancel")),
     *(("export", "RUN", "--to", "bencher"), *EXPORTS),
@@ -59,5 +60,5 @@ def test_no_plug_in_that_a_run_names_is_imported(words, command, tmp_path, monke
     assert "Traceback" not in errors
     if words[0] == "attach":
         assert (code, "submitted to the launcher mine, which is a plug-in" in errors) == (2, True)
-    if words[0] not in ("attach", "adopt", "check", "pick"):
+    if words[0] not in ("attach", "adopt", "check", "pick", "extrapolate"):
         assert code == 0, errors

@@ -55,6 +55,7 @@ COMMANDS += [
     "history",
     "trace",
     "tune",
+    "extrapolate",
     "completion",
 ]
 SECTIONS = {

@@ -1,0 +1,225 @@
+"""Measured cases of a run on numbers of devices that nobody has measured."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distbench.analysis.case_names import short_names
+from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
+from distbench.analysis.run import RunAnalysis
+from distbench.analysis.scaling import case_families
+from distbench.core import registry
+from distbench.core.case import Case
+from distbench.core.machine import Machine
+from distbench.core.units import format_count
+from distbench.prediction import PredictedValue, fits, predict_memory
+from distbench.prediction.case_elsewhere import Scaling, case_on
+from distbench.prediction.extrapolation import Residual, StepRatio, step_ratio
+from distbench.prediction.memory_fit import MemoryFit
+from distbench.record import Record
+
+STEP = "step_s"
+"""Column with the length of a step."""
+
+
+@dataclass(frozen=True)
+class ExtrapolatedPoint:
+    """A case on a number of devices that it was not measured on."""
+
+    case: Case
+    ratio: StepRatio
+    """Its step over the measured one."""
+    step_s: PredictedValue
+    tokens_per_s: PredictedValue
+    """Of all devices."""
+    efficiency: PredictedValue
+    """Tokens/s of a device over those of a device of the anchor."""
+    fits: MemoryFit | None
+    """Whether a rank fits into the memory of its device; None: no formula has its memory."""
+
+
+@dataclass(frozen=True)
+class ExtrapolatedSeries:
+    """A case on the numbers of devices that were measured, and on others."""
+
+    name: str
+    scaling: Scaling
+    measured: tuple[CaseSummary, ...]
+    """The case by numbers of devices; the last one is the anchor of the extrapolation."""
+    points: tuple[ExtrapolatedPoint, ...]
+    refusals: Mapping[int, str]
+    """Devices -> reason why the case is not extrapolated to them."""
+    residual: Residual | None = None
+    """Error of the same extrapolation from the fewest measured devices to the most; None: it is unknown."""
+
+    @property
+    def anchor(self) -> CaseSummary:
+        """The case on the most devices that it was measured on."""
+        return self.measured[-1]
+
+    def efficiency(self, row: CaseSummary) -> float:
+        """Tokens/s of a device of *row* over those of a device of the anchor."""
+        return _rate(row) / row.case.world_size / self.rate_of_device
+
+    @property
+    def rate_of_device(self) -> float:
+        """Tokens/s of a device of the anchor."""
+        return _rate(self.anchor) / self.anchor.case.world_size
+
+
+def extrapolate_run(
+    run: RunAnalysis,
+    devices: Sequence[int],
+    machine: Machine,
+    *,
+    probes: Sequence[Record] = (),
+    scaling: Scaling | None = None,
+) -> list[ExtrapolatedSeries]:
+    """Series of each measured case of *run* to numbers of *devices* of *machine*.
+
+    Args:
+        probes: Records with probes besides those of the run.
+        scaling: What grows with the devices; None: as the run has it.
+    """
+    usable = [row for row in run.cases if not unusable_reason(row)]
+    rows = {row.case.id: row for row in usable}
+    found = []
+    for family in case_families([row.case for row in usable]):
+        most = max(case.world_size for case in family)
+        for case in family:
+            if case.world_size == most:
+                kind = scaling or _scaling(case, family, run.info.suite)
+                measured = [rows[each.id] for each in _same_work(case, family, kind)]
+                found.append(_series(measured, kind, devices, machine, [*run.records, *probes]))
+    names = short_names([_without_devices(series.anchor.case) for series in found])
+    return [replace(series, name=names[series.anchor.case.id]) for series in found]
+
+
+def unusable_reason(row: CaseSummary) -> str:
+    """Reason why nothing is extrapolated from *row*; empty: its step is measured."""
+    if not row.measured:
+        return f"{row.status}: {row.reason}" if row.reason else row.status
+    if row.degraded:
+        return f"{row.degraded}; measure it again on a quiet machine"
+    if row.differs:
+        return "it differs from its reference"
+    if not (row.positive_trials(THROUGHPUT) and row.positive_trials(STEP)):
+        return row.absence_reasons.get(STEP) or "its trials have no length of a step"
+    return _plugin_reason(row.case)
+
+
+def _plugin_reason(case: Case) -> str:
+    """Reason why the plug-ins of *case* are not used: reading a run runs no code of others."""
+    for kind, choice in (("strategies", case.strategy), ("workloads", case.workload), ("data", case.data)):
+        if registry.decode_built_in(kind, choice) is None:
+            return f"{choice.name} is a plug-in of users, or has options of another version of distbench"
+    return ""
+
+
+def _scaling(case: Case, family: Sequence[Case], suite: Mapping[str, object]) -> Scaling:
+    """What the suite of *case* keeps over numbers of devices: the batch of all, or that of each device."""
+    others = [each.batch.global_batch_size for each in family if each.world_size < case.world_size]
+    if others:
+        return "strong" if case.batch.global_batch_size in others else "weak"
+    batch = suite.get("batch")
+    return "strong" if isinstance(batch, Mapping) and batch.get("global_batch_size") else "weak"
+
+
+def _same_work(case: Case, family: Sequence[Case], scaling: Scaling) -> list[Case]:
+    """*case* after those of its *family* on fewer devices that are it by *scaling*."""
+
+    def fixed(each: Case) -> float:
+        samples = each.batch.global_batch_size
+        return samples if scaling == "strong" else samples / each.world_size
+
+    found: dict[int, Case] = {}
+    for each in sorted(family, key=lambda each: each.batch.micro_batch_size != case.batch.micro_batch_size):
+        if each.world_size < case.world_size and fixed(each) == fixed(case):
+            found.setdefault(each.world_size, each)
+    return [*(found[size] for size in sorted(found)), case]
+
+
+def _series(
+    measured: Sequence[CaseSummary],
+    scaling: Scaling,
+    devices: Sequence[int],
+    machine: Machine,
+    records: Sequence[Record],
+) -> ExtrapolatedSeries:
+    residual = _residual(measured, machine, records)
+    points, refusals = [], {}
+    for count in devices:
+        point = _point(measured[-1], count, scaling, machine, records, residual)
+        if isinstance(point, str):
+            refusals[count] = point
+        else:
+            points.append(point)
+    return ExtrapolatedSeries("", scaling, tuple(measured), tuple(points), refusals, residual)
+
+
+def _without_devices(case: Case) -> Case:
+    return replace(case, name=re.sub(r"/ws\d+", "", case.name))
+
+
+def _residual(
+    measured: Sequence[CaseSummary], machine: Machine, records: Sequence[Record]
+) -> Residual | None:
+    fewest, most = measured[0], measured[-1]
+    if fewest is most:
+        return None
+    ratio = step_ratio(fewest.case, most.case, machine, records)
+    if isinstance(ratio, str):
+        return None
+    steps = [row.values[STEP].value for row in (fewest, most)]
+    error = steps[0] * ratio.value / steps[1] - 1
+    return Residual(fewest.case.world_size, most.case.world_size, error)
+
+
+def _point(
+    anchor: CaseSummary,
+    devices: int,
+    scaling: Scaling,
+    machine: Machine,
+    records: Sequence[Record],
+    residual: Residual | None,
+) -> ExtrapolatedPoint | str:
+    """*anchor* on *devices* devices, or the reason why it is not extrapolated to them."""
+    near = anchor.case
+    if devices <= near.world_size:
+        return f"it was measured on {near.world_size}; --to takes more devices than that"
+    if near.device == "cuda" and devices > machine.devices:
+        return f"the machine of --on has {format_count(machine.devices, 'GPU')}"
+    far = case_on(near, devices, scaling, machine)
+    if isinstance(far, str):
+        return far
+    ratio = step_ratio(near, far, machine, records)
+    if isinstance(ratio, str):
+        return ratio
+    width = ratio.half_log_width
+    if residual is not None:
+        width = max(width, residual.half_log_width(ratio.doublings))
+    spread = math.exp(math.hypot(width, _half_log_width(anchor)))
+
+    def scaled(measured: float, by: float) -> PredictedValue:
+        return PredictedValue(measured * by, measured * by / spread, measured * by * spread)
+
+    step = scaled(anchor.values[STEP].value, ratio.value)
+    samples = far.batch.global_batch_size / near.batch.global_batch_size
+    speed = scaled(_rate(anchor), samples / ratio.value)
+    efficiency = scaled(1.0, samples / ratio.value * near.world_size / devices)
+    memory = predict_memory(far)
+    room = None if isinstance(memory, str) else fits(memory, far, machine)
+    return ExtrapolatedPoint(far, ratio, step, speed, efficiency, room)
+
+
+def _rate(row: CaseSummary) -> float:
+    return row.values[THROUGHPUT].value
+
+
+def _half_log_width(row: CaseSummary) -> float:
+    """Half of the interval of the measured throughput, as a logarithm; 0: it is unknown."""
+    interval = row.values[THROUGHPUT].interval
+    return (interval.half_log_width if interval else None) or 0.0

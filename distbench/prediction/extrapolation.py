@@ -1,0 +1,151 @@
+"""Steps of measured cases on more devices: the measured step times a ratio of two predicted ones.
+
+What a prediction has wrong in the same way at both numbers of devices is not in their ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from distbench.core.case import Case
+from distbench.core.machine import Machine
+from distbench.prediction.data_sheet import data_sheet_step
+from distbench.prediction.estimates import NORMAL_95, StepPrediction, Term
+from distbench.prediction.probed_rates import probed_rates
+from distbench.prediction.probed_step import probed_step
+from distbench.prediction.step_time import POOLED, TERM_SD
+from distbench.record import Record
+
+SAME_WORK, OTHER_WORK = 0.035, 0.085
+"""Half of the 90 % interval of a ratio on twice the devices, as a logarithm; it grows with the square root of
+the doublings. For devices that keep the samples of their step, and for others: the errors of pairs of
+published steps are this large (docs/foresight.md)."""
+
+
+@dataclass(frozen=True)
+class StepRatio:
+    """Step of a case on more devices over that on fewer, both predicted from the same source."""
+
+    near: StepPrediction
+    """On the fewer devices."""
+    far: StepPrediction
+    doublings: float
+    """Logarithm to base 2 of the ratio of the devices."""
+    is_same_work: bool
+    """True if each device has the same samples of a step."""
+
+    @property
+    def value(self) -> float:
+        """The ratio."""
+        return self.far.seconds.value / self.near.seconds.value
+
+    @property
+    def terms(self) -> dict[Term, float | None]:
+        """Ratio of each term; None: the fewer devices have nothing of it."""
+        return {
+            term: seconds / before if (before := self.near.terms.get(term, 0.0)) else None
+            for term, seconds in self.far.terms.items()
+            if seconds
+        }
+
+    @property
+    def loss(self) -> tuple[Term, float] | None:
+        """Term whose device time grows most for the same samples, and its growth as a share of all of it.
+
+        None: no term grows.
+        """
+        # devices x seconds a sample, of which the devices' own factor is 2 to the doublings
+        devices, samples = 2.0**self.doublings, 2.0**self.doublings if self.is_same_work else 1.0
+        grown = {
+            term: devices * seconds - samples * self.near.terms.get(term, 0.0)
+            for term, seconds in self.far.terms.items()
+        }
+        term = max(grown, key=lambda each: grown[each])
+        share = grown[term] / (devices * self.far.seconds.value)
+        return (term, share) if share > _LEAST_LOSS else None
+
+    @property
+    def half_log_width(self) -> float:
+        """Half of the 90 % interval of its logarithm.
+
+        From data sheets: what published steps show, or more where terms with uncertain rates gain in weight.
+        From a probe: that of a step, as ratios were not compared with measurements.
+        """
+        if not self.doublings:
+            return 0.0
+        of_step = math.log(self.far.seconds.high / self.far.seconds.value)
+        if self.far.source == "probe":
+            return of_step
+        usual = (SAME_WORK if self.is_same_work else OTHER_WORK) * math.sqrt(self.doublings)
+        # types of GPUs without published steps have wider intervals
+        return max(usual * of_step / POOLED, NORMAL_95 * self._shifted_sd())
+
+    def _shifted_sd(self) -> float:
+        """Standard deviation of its logarithm from those of the rates, which both steps have in common."""
+        shares = [_shares(step.terms) for step in (self.near, self.far)]
+        shifts = ((shares[1].get(term, 0.0) - shares[0].get(term, 0.0)) * sd for term, sd in TERM_SD.items())
+        return math.hypot(*shifts)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Error of an extrapolation between two measured numbers of devices."""
+
+    from_devices: int
+    to_devices: int
+    error: float
+    """Extrapolated over measured step, less 1."""
+
+    def half_log_width(self, doublings: float) -> float:
+        """The error as a logarithm; larger in proportion to the root of the *doublings* if those are more."""
+        tested = math.log2(self.to_devices / self.from_devices)
+        return abs(math.log1p(self.error)) * math.sqrt(max(1.0, doublings / tested))
+
+
+def step_ratio(near: Case, far: Case, machine: Machine, records: Sequence[Record]) -> StepRatio | str:
+    """Step of *far* over that of *near*, the same on fewer devices; or the reason why it can't be told.
+
+    Args:
+        machine: Nodes of both.
+        records: Records with probes, which come before the data sheets of the machine.
+    """
+    samples = {each.batch.global_batch_size / each.world_size for each in (near, far)}
+    doublings, is_same_work = math.log2(far.world_size / near.world_size), len(samples) == 1
+
+    def from_probe(case: Case) -> StepPrediction | str:
+        rates = probed_rates(case, records, machine)
+        return rates if isinstance(rates, str) else probed_step(case, rates)
+
+    probed = _both(near, far, from_probe)
+    if not isinstance(probed, str):
+        return StepRatio(*probed, doublings, is_same_work)
+    published = _both(near, far, lambda case: data_sheet_step(case, machine))
+    if not isinstance(published, str):
+        return StepRatio(*published, doublings, is_same_work)
+    return f"{probed}; {published}"
+
+
+def _both(
+    near: Case, far: Case, predict: Callable[[Case], StepPrediction | str]
+) -> tuple[StepPrediction, StepPrediction] | str:
+    """Steps of both cases, or the reason why one of them is not known as a whole."""
+    found: list[StepPrediction] = []
+    for case in (near, far):
+        step = predict(case)
+        if isinstance(step, str):
+            return step
+        if step.lacks:
+            return f"{step.lacks} has no rate in a {step.source}"
+        found.append(step)
+    return found[0], found[1]
+
+
+def _shares(terms: Mapping[Term, float]) -> dict[Term, float]:
+    whole = sum(terms.values())
+    return {term: seconds / whole for term, seconds in terms.items()}
+
+
+_LEAST_LOSS = 0.001
+"""Share of the device time from which on a loss is worth a word."""
