@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Literal
 
 from distbench.core import registry
-from distbench.core.case import Batch, Case
+from distbench.core.case import Batch, Case, PluginChoice
 from distbench.core.machine import Machine
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.core.units import join_words
 from distbench.strategies.base import Strategy
+from distbench.strategies.mesh_strategy import MeshStrategy
 from distbench.suite.batch import BatchConfig, IndivisibleBatchError
 
 Scaling = Literal["weak", "strong"]
@@ -24,8 +25,10 @@ def case_on(case: Case, devices: int, scaling: Scaling, machine: Machine) -> Cas
 
     Only dimensions that split samples grow: ranks that split a model, or rows, stay as many as they are.
     """
-    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    if reason := _mesh_problem(strategy, case.world_size, devices):
+    before: Strategy = registry.create_plugin("strategies", case.strategy)
+    choice = PluginChoice(case.strategy.name, {**case.strategy.options, **_grown_mesh(before, case, devices)})
+    strategy: Strategy = registry.create_plugin("strategies", choice)
+    if reason := _mesh_problem(before, strategy, case.world_size, devices):
         return reason
     ranks = strategy.data_parallel_size(devices)
     try:
@@ -33,25 +36,51 @@ def case_on(case: Case, devices: int, scaling: Scaling, machine: Machine) -> Cas
     except IndivisibleBatchError as error:
         return f"{error.reason}, or --scaling weak, which keeps the samples of a device"
     name = re.sub(r"/ws\d+", f"/ws{devices}", case.name)
-    moved = replace(case, name=name, world_size=devices, batch=batch)
+    moved = replace(case, name=name, strategy=choice, world_size=devices, batch=batch)
     return strategy.problem(moved, machine) or moved
 
 
-def _mesh_problem(strategy: Strategy, measured: int, devices: int) -> str:
-    """Reason why *devices* do not have the mesh of the *measured* ones with more data parallelism."""
-    if devices not in (runs_on := strategy.world_sizes([devices])):
+def _grown_mesh(strategy: Strategy, case: Case, devices: int) -> dict[str, dict[str, int]]:
+    """Option ``mesh`` of *strategy* on *devices*, with more data parallelism; empty: it stays as it is."""
+    if not isinstance(strategy, MeshStrategy):
+        return {}
+    sizes, asked, rest = (
+        strategy.mesh_sizes(case.world_size),
+        strategy.requested_mesh,
+        strategy.rest_dimension,
+    )
+    # of replicas of shards, the replicas
+    grows = next((name for name in DATA_DIMENSIONS if asked.get(name, 1) > 1), rest)
+    if rest in DATA_DIMENSIONS and (rest not in asked or grows == rest):
+        # what defaults to all ranks, as cp does, stays as it is, and the rest is left to grow
+        named = {name: size for name, size in sizes.items() if name not in DATA_DIMENSIONS and size > 1}
+        mesh = {name: size for name, size in {**asked, **named}.items() if name != rest}
+        return {} if mesh == asked else {"mesh": mesh}
+    others = math.prod(size for name, size in sizes.items() if name != grows)
+    is_possible = grows in DATA_DIMENSIONS and devices % others == 0
+    return {"mesh": {**asked, grows: devices // others}} if is_possible else {}
+
+
+def _mesh_problem(strategy: Strategy, grown: Strategy, measured: int, devices: int) -> str:
+    """Reason why *devices* do not have the mesh of the *measured* ones with more data parallelism.
+
+    Args:
+        strategy: On the measured devices.
+        grown: On the others.
+    """
+    if devices not in (runs_on := grown.world_sizes([devices])):
         return f"{strategy.label} runs on {join_words([*map(str, runs_on)])} only"
-    before, after = strategy.mesh_sizes(measured), strategy.mesh_sizes(devices)
-    grown = [name for name, size in after.items() if name not in DATA_DIMENSIONS and size != before[name]]
-    if grown:
-        return (
-            f"{' and '.join(grown)} would grow with the devices, and only data parallelism is extrapolated; "
-            f"measure it in a mesh with {grown[0]} of a fixed size"
-        )
-    fixed = {name: size for name, size in after.items() if name not in DATA_DIMENSIONS and size > 1}
-    if devices % math.prod(fixed.values()):
+    before, after = strategy.mesh_sizes(measured), grown.mesh_sizes(devices)
+    fixed = {name: size for name, size in before.items() if name not in DATA_DIMENSIONS and size > 1}
+    changed = [name for name, size in fixed.items() if after.get(name, 1) != size]
+    if any(name in before for name in DATA_DIMENSIONS) and devices % math.prod(fixed.values()):
         sizes = " x ".join(f"{name} {size}" for name, size in fixed.items())
         return f"{devices} devices are no multiple of {sizes}, which stay as they were measured"
+    if changed:
+        return (
+            f"{' and '.join(changed)} would grow with the devices, and only data parallelism is "
+            "extrapolated; measure it with data parallelism in the same mesh"
+        )
     return ""
 
 

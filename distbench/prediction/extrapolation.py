@@ -99,9 +99,9 @@ class Residual:
     """Extrapolated over measured step, less 1."""
 
     def half_log_width(self, doublings: float) -> float:
-        """The error as a logarithm; larger in proportion to the root of the *doublings* if those are more."""
+        """The error as a logarithm, for as many *doublings* or more, each of which may repeat it."""
         tested = math.log2(self.to_devices / self.from_devices)
-        return abs(math.log1p(self.error)) * math.sqrt(max(1.0, doublings / tested))
+        return abs(math.log1p(self.error)) * max(1.0, doublings / tested)
 
 
 def step_ratio(near: Case, far: Case, machine: Machine, records: Sequence[Record]) -> StepRatio | str:

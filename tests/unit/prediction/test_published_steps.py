@@ -2,6 +2,7 @@
 
 import pytest
 
+from foresight import extrapolation
 from foresight.errors import Errors, covered, errors, ordered, utilisation_errors
 from foresight.page import PAGE, ROWS, better_than_utilisation, by_source, written_page, written_rows
 from foresight.published_rows import predictions, read_rows
@@ -46,6 +47,17 @@ def test_the_faster_of_two_layouts_is_told(pairs):
     right, total = ordered(pairs, same_model=True)
     assert total > 50
     assert right >= 0.9 * total
+
+
+def test_steps_on_more_gpus_are_closer_than_the_same_speed_of_each(rows):
+    pairs = list(extrapolation.pairs(rows))
+    assert len(pairs) > 100
+    for is_same, least in ((True, 0.02), (False, 0.03)):
+        own = [pair for pair in pairs if pair.ratio.is_same_work == is_same]
+        found, flat = extrapolation.errors(own), extrapolation.flat_errors(own)
+        assert found.median < min(least, flat.median)
+        assert found.p90 < flat.p90
+        assert extrapolation.covered(own) >= 0.9 * len(own)
 
 
 def test_an_error_is_relative_to_what_was_measured():
