@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from distbench.cli.configuration_suite import draft_from_file, has_unequal_rows
+from distbench.cli.described_machine import find_described_machine
+from distbench.cli.machine_suite import check_proposable, render_machine_suite
 from distbench.cli.options import parse_counts, parse_option
 from distbench.cli.output import print_note
 from distbench.cli.script_suite import draft_from_run
@@ -51,6 +53,8 @@ class SuiteOrigin:
     """``package.module:callable`` of a dataset; empty: a source of distbench that suits the model."""
     devices: str = "auto"
     goal: str = "throughput"
+    on: str = ""
+    """GPUs that are not at hand, for which strategies are proposed; empty: a suite for any machine."""
 
     @property
     def options(self) -> list[tuple[str, str]]:
@@ -68,7 +72,7 @@ class SuiteOrigin:
             UsageError: an answer is wrong, or no suite has such a training.
         """
         name = shlex.quote(str(file))
-        text = self._draft(out).render(name) if self.source else render_suite(self._answers(), name)
+        text = self._draft(out).render(name) if self.source else self._first_suite(name)
         # the output is a suite, whatever the answers
         try:
             parse_suite_text(text, file=str(file))
@@ -78,6 +82,18 @@ class SuiteOrigin:
             why = f"--from: {self.source} can't be carried over, as no suite has this: {error}"
             raise UsageError(why) from error
         return text
+
+    def _first_suite(self, name: str) -> str:
+        if not self.on:
+            return render_suite(self._answers(), name)
+        check_proposable(self.model, self.goal, self.on)
+        machine = find_described_machine(self.on, None, None)
+        if machine is None:
+            raise UsageError(
+                f"--on = {self.on!r}: a launcher, whose GPUs are not known here; name them, such as "
+                "--on h100-sxm:8x8, or a machine.yaml"
+            )
+        return render_machine_suite(self._answers(), self.on, machine, name)
 
     def _draft(self, out: Path) -> SuiteDraft:
         file = Path(self.source)

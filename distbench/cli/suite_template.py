@@ -61,10 +61,10 @@ def model_problem(model: str) -> str | None:
     """Description of the mistake in the *model* of an answer; None if there is none."""
     if is_user_callable(model):
         return callable_problem(model)
-    if model in _presets():
+    if model in presets():
         return None
     return (
-        f"not a preset of the transformer; {did_you_mean(model, _presets())}. A model of your own is a "
+        f"not a preset of the transformer; {did_you_mean(model, presets())}. A model of your own is a "
         "callable of a file here: mymodel:MyModel of mymodel.py. One of Hugging Face's is a workload: "
         f"{{huggingface: {{model_type: {model}}}}} (distbench list workloads huggingface)"
     )
@@ -86,12 +86,13 @@ def user_data(dataset: str, options: Mapping[str, Any] | None = None) -> dict[st
     return {"user": {"dataset": dataset, **(options or {})}}
 
 
-def _presets() -> list[str]:
+def presets() -> list[str]:
+    """Presets of the transformer."""
     from distbench.core import registry
     from distbench.suite.sections import field_schema
 
-    presets: list[str] = field_schema(registry.load_plugin("workloads", "transformer"), "preset")["enum"]
-    return presets
+    names: list[str] = field_schema(registry.load_plugin("workloads", "transformer"), "preset")["enum"]
+    return names
 
 
 def render_suite(answers: SuiteAnswers, file: str) -> str:
@@ -109,7 +110,7 @@ def render_suite(answers: SuiteAnswers, file: str) -> str:
         goal=answers.goal,
         question=GOAL_QUESTIONS[answers.goal],
         model=answers.model,
-        presets=_presets(),
+        presets=presets(),
         is_user_model=is_user_callable(answers.model),
         user_model_advice=_user_model_advice(answers.shape),
         shape=complete_shape(answers.shape),

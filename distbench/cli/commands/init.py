@@ -36,6 +36,14 @@ def init(
     data: DatasetOption = "",
     devices: Annotated[str, option("--devices", "N,N", "Numbers of devices: 1,2,4, or auto.")] = "",
     goal: Annotated[str, option("--goal", "GOAL", "throughput, memory, scaling or gate.")] = "",
+    on: Annotated[
+        str,
+        option(
+            "--on",
+            "GPUS",
+            "Propose strategies for GPUs that are not here: h100-sxm:8x8 (8 nodes of 8) or machine.yaml.",
+        ),
+    ] = "",
     source: SourceOption = "",
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
@@ -46,32 +54,37 @@ def init(
         raise UsageError(
             f"{'--devices' if devices else '--goal'}: leave it out beside --from, which decides it"
         )
+    if source and on:
+        raise UsageError(
+            "--on: leave it out beside --from, whose strategies are that of the training and its alternatives"
+        )
     if file.exists():
         raise UsageError(f"{file}: already exists; choose another file: distbench init FILE")
     check_folder(file)
-    given = {"model": model, "devices": devices, "goal": goal}
-    answers = {key: value for key, value in given.items() if value}
+    answers = {"model": model, "devices": devices, "goal": goal}
     if not source:
-        answers |= _ask_missing(given)
-    write_suite(file, SuiteOrigin(source, data=data, **answers).suite_text(file, out))
-    print_text(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}")
+        answers = _ask_missing(answers, _DEFAULTS | ({"model": "auto"} if on else {}))
+    given = {key: value for key, value in answers.items() if value}
+    write_suite(file, SuiteOrigin(source, data=data, on=on, **given).suite_text(file, out))
+    there = f" --predict --on {shlex.quote(on)}" if on else ""
+    print_text(f"{file}: written. See what it would run with: distbench plan {shlex.quote(str(file))}{there}")
     return 0
 
 
-def _ask_missing(given: dict[str, str]) -> dict[str, str]:
-    """Ask for answers missing from *given* on a terminal; otherwise use and print the defaults."""
+def _ask_missing(given: dict[str, str], defaults: dict[str, str]) -> dict[str, str]:
+    """Answers *given*; for missing ones ask on a terminal, elsewhere use and print the *defaults*."""
     missing = [key for key, value in given.items() if not value]
     if sys.stdin.isatty():
-        return {key: _prompt(key) for key in missing}
+        return given | {key: _prompt(key, defaults[key]) for key in missing}
     for key in missing:
-        print_note(f"{key}: {_DEFAULTS[key]} (no terminal to ask on; --{key} sets it)")
-    return {key: _DEFAULTS[key] for key in missing}
+        print_note(f"{key}: {defaults[key]} (no terminal to ask on; --{key} sets it)")
+    return given | {key: defaults[key] for key in missing}
 
 
-def _prompt(key: str) -> str:
+def _prompt(key: str, default: str) -> str:
     """Ask the question for *key* until the answer is valid."""
     while True:
-        answer: str = typer.prompt(_PROMPTS[key], default=_DEFAULTS[key], err=True)
+        answer: str = typer.prompt(_PROMPTS[key], default=default, err=True)
         try:
             _check(key, answer)
         except UsageError as error:

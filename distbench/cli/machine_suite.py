@@ -1,0 +1,334 @@
+"""Render a suite for nodes with GPUs that are not at hand: what may be best there, and fits."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distbench.cli.machine_proposals import MICRO_BATCHES, Proposal, global_batch, propose
+from distbench.cli.suite_template import GOAL_QUESTIONS, SuiteAnswers, is_user_callable, presets, user_data
+from distbench.core import registry
+from distbench.core.case import PluginChoice
+from distbench.core.errors import UsageError
+from distbench.core.grouping import group_by
+from distbench.core.machine import Machine
+from distbench.core.units import format_bytes, format_count, format_gb_per_s, join_words
+from distbench.plan import PlannedCase, make_plan
+from distbench.plan.cells import auto_world_sizes
+from distbench.prediction.hardware import hardware_of
+from distbench.prediction.memory import predict_memory
+from distbench.prediction.memory_fit import fits
+from distbench.suite import parse_suite_text
+from distbench.workloads.transformer import Transformer
+
+_TEMPLATE = Path(__file__).with_name("machine_suite.yaml.jinja")
+_GOALS = ("throughput", "memory")
+_LENGTH = 4096
+"""Tokens of a sample if no dataset decides it."""
+_LEAST_BF16 = 8.0
+"""Compute capability from which on GPUs multiply in bf16."""
+_WIDTH = 106
+_MICRO_BATCH = "batch.micro_batch_size"
+_FILTERED = {
+    "micro_batch": _MICRO_BATCH,
+    "world_size": "world_size",
+    "recomputation": "activation_checkpointing",
+}
+"""Fields of a judgement by which an exclude selects cases, with its keys for them."""
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """A case, and whether it is proposed."""
+
+    label: str
+    world_size: int
+    recomputation: str
+    micro_batch: int
+    refusal: str = ""
+    """Reason against it; empty: none."""
+    peak: float | None = None
+    """Bytes of tensors on a rank that are too many; None: they aren't, or it is unknown."""
+    unknown: str = ""
+    """Reason why its memory is unknown; empty: it is known, or cannot matter."""
+    has_room: bool = False
+    """True if it fits with all that comes on top."""
+
+
+def render_machine_suite(answers: SuiteAnswers, on: str, machine: Machine, file: str) -> str:
+    """Render a suite for *answers* on *machine*, which is called *on*, to be stored as *file*.
+
+    Raises:
+        UsageError: *machine* lacks these devices, or nothing fits there.
+    """
+    sizes = _world_sizes(answers.devices, on, machine)
+    model = resolved_model(answers.model, machine)
+    decoder = model.decoder_dimensions
+    proposals = list(propose(machine, math.gcd(decoder.heads, decoder.kv_heads), sizes, answers.goal))
+    draft = _Draft(replace(answers, model=model.preset), on, machine, file, sizes)
+    judged = [*_judge(draft.render(proposals, []), machine)]
+    if answers.goal == "throughput":
+        judged = [*_without_idle_recomputation(judged)]
+    kept = [each for each in proposals if not all(case.refusal for case in _of(each, judged))]
+    if not kept:
+        peaks = [case.peak for case in judged if case.peak]
+        least = f"; the least that one of them needs is {format_bytes(min(peaks))} on a GPU" if peaks else ""
+        raise UsageError(
+            f"--on = {on!r}: no strategy that distbench proposes fits {model.preset} there{least}; "
+            "name a smaller preset with --model, or a larger machine"
+        )
+    return draft.render(kept, judged, [each for each in proposals if each not in kept])
+
+
+def resolved_model(preset: str, machine: Machine) -> Transformer:
+    """The transformer of *preset*; ``auto``: the one that suits *machine*."""
+    workload = registry.create_plugin("workloads", PluginChoice("transformer", {"preset": preset}))
+    model: Transformer = workload.resolved_for(machine)
+    return model
+
+
+def check_proposable(model: str, goal: str, on: str) -> None:
+    """Raise UsageError unless there are proposals for *model* and *goal*, for the GPUs called *on*."""
+    if is_user_callable(model):
+        raise UsageError(
+            f"--model = {model!r}: --on proposes strategies by predictions, which need a model of known "
+            f"dimensions; use a preset of the transformer ({', '.join(presets())}), or leave out --on"
+        )
+    if goal not in _GOALS:
+        raise UsageError(
+            f"--goal = {goal!r}: --on = {on!r} proposes strategies for {join_words(_GOALS)}; use one of "
+            "them, or leave out --on"
+        )
+
+
+def _world_sizes(devices: Sequence[int], on: str, machine: Machine) -> list[int]:
+    """Numbers of *devices*; without any, those of whole nodes."""
+    per_node = machine.devices // machine.nodes
+    for size in devices:
+        if size > machine.devices:
+            raise UsageError(
+                f"--devices: {size} are more than the {machine.devices} of --on = {on!r}; use at most these"
+            )
+        if size > per_node and size % per_node:
+            raise UsageError(
+                f"--devices: {size} are more than a node of --on = {on!r}, and no whole nodes; use a "
+                f"multiple of {per_node}"
+            )
+    every = auto_world_sizes(machine.devices, machine.nodes)
+    return list(devices) or [size for size in every if size >= per_node]
+
+
+def _judge(text: str, machine: Machine) -> Iterator[_Judgement]:
+    """Yield the cases of the suite *text*, each with what speaks against it on *machine*."""
+    for item in make_plan(parse_suite_text(text), machine).cases:
+        case = item.case
+        place = (
+            case.label,
+            case.world_size,
+            case.activation_checkpointing,
+            case.batch.micro_batch_size,
+        )
+        yield replace(_Judgement(*place), **_finding(item, machine))
+
+
+def _without_idle_recomputation(judged: Sequence[_Judgement]) -> Iterator[_Judgement]:
+    """Yield *judged*, with a refusal of recomputation where a case fits without it."""
+    free = {
+        replace(each, recomputation="full")
+        for each in judged
+        if each.has_room and each.recomputation == "none"
+    }
+    for each in judged:
+        is_idle = each.recomputation == "full" and replace(each, has_room=True) in free
+        yield replace(each, refusal="they fit without recomputation, which takes time") if is_idle else each
+
+
+def _finding(item: PlannedCase, machine: Machine) -> dict[str, Any]:
+    """Fields of a judgement that differ from those of a case that fits."""
+    if item.problem:
+        # what to do about it is not of interest: other cases are proposed
+        return {"refusal": item.problem.partition("; ")[0]}
+    memory = predict_memory(item.case)
+    if isinstance(memory, str):
+        return {"unknown": memory}
+    if (fit := fits(memory, item.case, machine)) != "no":
+        return {"has_room": fit == "yes"}
+    has = format_bytes(machine.device_memory or 0)
+    return {"refusal": f"tensors on a rank, of {has} on a GPU", "peak": memory.peak.value}
+
+
+def _of(proposal: Proposal, judged: Sequence[_Judgement]) -> list[_Judgement]:
+    label = proposal.label
+    return [case for case in judged if case.label == label]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """All of a suite but its proposals."""
+
+    answers: SuiteAnswers
+    on: str
+    machine: Machine
+    file: str
+    sizes: Sequence[int]
+
+    def render(
+        self,
+        proposals: Sequence[Proposal],
+        judged: Sequence[_Judgement],
+        left_out: Sequence[Proposal] = (),
+    ) -> str:
+        """Text of the suite with *proposals*, without those of their cases that *judged* refuses.
+
+        *left_out*: proposals whose every case is refused.
+        """
+        import jinja2
+
+        template = jinja2.Template(
+            _TEMPLATE.read_text(encoding="utf-8"),
+            trim_blocks=True,
+            keep_trailing_newline=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        of_all = _unknown_of_all(proposals, judged)
+        answers, pipelines = self.answers, [each for each in proposals if each.micro_batch]
+        text: str = template.render(
+            question=GOAL_QUESTIONS[answers.goal],
+            intro=textwrap.wrap(" ".join([self._intro(), *_unknown_text(of_all)]), _WIDTH),
+            file=self.file,
+            on=self.on,
+            model=answers.model,
+            presets=presets(),
+            length=(answers.shape or {}).get("length", _LENGTH),
+            data=json.dumps(user_data(answers.data, answers.data_options)) if answers.data else "",
+            samples=global_batch(self.sizes),
+            micro_batches=list(MICRO_BATCHES),
+            precision=self._precision(),
+            proposals=[
+                {"comment": _comment(each, judged, of_all), "text": json.dumps(_entry(each))}
+                for each in proposals
+            ],
+            left_out=[line for each in left_out for line in _left_out_lines(each, judged)],
+            sizes=list(self.sizes),
+            include=[json.dumps(self._include(each)) for each in pipelines],
+            exclude=[
+                *self._misplaced(proposals),
+                *(each for one in proposals for each in self._refused(one, judged)),
+            ],
+        )
+        return text
+
+    @property
+    def _per_node(self) -> int:
+        return self.machine.devices // self.machine.nodes
+
+    def _intro(self) -> str:
+        machine, hardware = self.machine, hardware_of(self.machine)
+        gpus = format_count(self._per_node, f"{machine.gpu_type} GPU")
+        has = f" with {format_bytes(machine.device_memory)} of memory each" if machine.device_memory else ""
+        links = ""
+        if not isinstance(hardware, str):
+            rates = ((hardware.inside, "inside a node"), (hardware.between, "between nodes"))
+            known = [f"{format_gb_per_s(rate)} GB/s {where}" for rate, where in rates if rate]
+            links = f" A GPU sends {' and '.join(known)}." if known else ""
+        return f"Proposed for {format_count(machine.nodes, 'node')} of {gpus}{has}.{links}"
+
+    def _precision(self) -> str:
+        capability = self.machine.compute_capability
+        return "bf16" if capability is None or capability >= _LEAST_BF16 else "fp16"
+
+    def _nodes(self) -> list[int]:
+        """World sizes of several nodes."""
+        return [size for size in self.sizes if size > self._per_node]
+
+    def _include(self, pipeline: Proposal) -> dict[str, Any]:
+        return {
+            "strategy": pipeline.label,
+            "world_size": self._nodes(),
+            _MICRO_BATCH: pipeline.micro_batch,
+        }
+
+    def _misplaced(self, proposals: Sequence[Proposal]) -> Iterator[dict[str, Any]]:
+        """Yield what removes cases of the grid that *proposals* are not meant for."""
+        small = [size for size in self.sizes if size <= self._per_node]
+        if any(each.micro_batch for each in proposals):
+            filtered = {"strategy": "pp*", _MICRO_BATCH: list(MICRO_BATCHES)}
+            yield {"comment": ["the cases of pipelines are in include"], "text": json.dumps(filtered)}
+        for each in proposals:
+            if each.spans_nodes and not each.micro_batch and small:
+                filtered = {"strategy": each.label, "world_size": small}
+                yield {"comment": ["it is for several nodes"], "text": json.dumps(filtered)}
+
+    def _refused(self, proposal: Proposal, judged: Sequence[_Judgement]) -> Iterator[dict[str, Any]]:
+        """Yield what removes cases of *proposal* that *judged* refuses, each with the reason."""
+        mine = _of(proposal, judged)
+        for cases in _blocks([case for case in mine if case.refusal]):
+            filtered: dict[str, Any] = {"strategy": proposal.label}
+            for name, key in _FILTERED.items():
+                values = sorted({getattr(case, name) for case in cases})
+                if values != sorted({getattr(case, name) for case in mine}):
+                    filtered[key] = values[0] if len(values) == 1 else values
+            yield {"comment": textwrap.wrap(_reason_text(cases), _WIDTH), "text": json.dumps(filtered)}
+
+
+def _blocks(cases: Sequence[_Judgement]) -> list[list[_Judgement]]:
+    """*cases* in blocks that an exclude removes: with one reason, and every combination of their values."""
+    blocks = [[case] for case in cases]
+    for joined in _FILTERED:
+        others = [name for name in _FILTERED if name != joined]
+
+        def fixed(block: list[_Judgement], others: list[str] = others) -> Hashable:
+            values = frozenset(tuple(getattr(case, name) for name in others) for case in block)
+            return block[0].refusal, values
+
+        blocks = [[case for block in group for case in block] for group in group_by(blocks, fixed).values()]
+    return blocks
+
+
+def _entry(proposal: Proposal) -> Any:
+    return {proposal.name: proposal.options} if proposal.options else proposal.name
+
+
+def _unknown_of(proposal: Proposal, judged: Sequence[_Judgement]) -> list[str]:
+    """Reasons why the memory of *proposal* is unknown."""
+    return [*dict.fromkeys(case.unknown for case in _of(proposal, judged) if case.unknown)]
+
+
+def _unknown_of_all(proposals: Sequence[Proposal], judged: Sequence[_Judgement]) -> list[str]:
+    """Those reasons, if all *proposals* have the same."""
+    first, *others = [_unknown_of(each, judged) for each in proposals]
+    return first if all(each == first for each in others) else []
+
+
+def _unknown_text(reasons: Sequence[str]) -> list[str]:
+    return [f"Memory unknown: {why}." for why in reasons]
+
+
+def _comment(proposal: Proposal, judged: Sequence[_Judgement], known: Sequence[str]) -> list[str]:
+    """Lines on *proposal*: the reason for it, and why its memory is unknown, besides what is *known*."""
+    unknown = [] if known else _unknown_of(proposal, judged)
+    text = f"{proposal.label}: {proposal.reason}."
+    return textwrap.wrap(" ".join([text, *_unknown_text(unknown)]), _WIDTH)
+
+
+def _left_out_lines(proposal: Proposal, judged: Sequence[_Judgement]) -> list[str]:
+    cases = _of(proposal, judged)
+    # on the most devices least speaks against it
+    most = max(case.world_size for case in cases)
+    reasons = group_by((case for case in cases if case.world_size == most), lambda case: case.refusal)
+    text = "; ".join(map(_reason_text, reasons.values()))
+    return textwrap.wrap(f"- {proposal.label}: {text}", _WIDTH, subsequent_indent="  ")
+
+
+def _reason_text(cases: Sequence[_Judgement]) -> str:
+    """The one reason against *cases*, with the bytes that they need."""
+    peaks = sorted(case.peak for case in cases if case.peak is not None)
+    if not peaks:
+        return cases[0].refusal
+    ends = dict.fromkeys([format_bytes(peaks[0]), format_bytes(peaks[-1])])
+    return f"{' to '.join(ends)} of {cases[0].refusal}"
