@@ -66,8 +66,8 @@ class PlanPredictions:
         rules: dict[str, Callable[[CasePrediction], str]] = {
             "PEAK": _peak_text,
             "FITS": lambda found: found.fits or MISSING_TEXT,
-            "STEP": _step_text,
-            "TOKENS/S": _tokens_text,
+            "STEP": step_text,
+            "TOKENS/S": tokens_text,
             "MFU": _mfu_text,
             "COST": self._cost_text,
         }
@@ -111,7 +111,7 @@ class PlanPredictions:
             return {"predicted": None}
         price = self._price(found)
         cost = {"cost_per_billion_tokens": price, "currency": self.cost.currency if self.cost else None}
-        return {"predicted": {**_memory_json(found), **_step_json(found), **cost}}
+        return {"predicted": {**prediction_json(found), **cost}}
 
     def _missing(self, what: str, of: Callable[[CasePrediction], object]) -> list[str]:
         missing = [
@@ -197,14 +197,16 @@ def _peak_text(found: CasePrediction) -> str:
     return MISSING_TEXT if isinstance(found.memory, str) else format_bytes(found.memory.peak.value)
 
 
-def _step_text(found: CasePrediction) -> str:
+def step_text(found: CasePrediction) -> str:
+    """Predicted length of a step for people."""
     if isinstance(found.step, str):
         return MISSING_TEXT
     seconds = found.step.seconds
     return seconds.bound_text if found.step.lacks else seconds.duration_text
 
 
-def _tokens_text(found: CasePrediction) -> str:
+def tokens_text(found: CasePrediction) -> str:
+    """Predicted tokens/s of all devices for people."""
     speed = found.tokens_per_s
     if speed is None:
         return MISSING_TEXT
@@ -225,6 +227,11 @@ def _shown(found: CasePrediction, rate: PredictedValue) -> float:
 def _bound(found: CasePrediction, word: str) -> str:
     """*word* if the step of *found* lacks a part, so that what follows from it is a bound."""
     return word if not isinstance(found.step, str) and found.step.lacks else ""
+
+
+def prediction_json(found: CasePrediction) -> dict[str, Any]:
+    """*found* as ``--json`` prints it."""
+    return {**_memory_json(found), **_step_json(found)}
 
 
 def _memory_json(found: CasePrediction) -> dict[str, Any]:

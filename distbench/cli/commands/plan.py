@@ -46,6 +46,14 @@ def plan(
         str,
         option("--rates", "RUN", "Run with a probe to predict from (default: the newest in DIR)."),
     ] = "",
+    what_if: Annotated[
+        bool,
+        flag(
+            "--what-if",
+            text="Also predict with other memory, links and numbers of nodes: of the fastest case on each "
+            "number of devices, or of those of --only.",
+        ),
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> int:
     """Show what a run would do, and how long it takes.
@@ -56,12 +64,16 @@ def plan(
     from distbench.cli.described_machine import find_described_machine
     from distbench.cli.interruption import print_stopped
     from distbench.cli.plan_output import plan_json, print_plan, print_submission, submission_json
+    from distbench.cli.plan_variations import check_variable, print_variations, variations_json, vary_plan
     from distbench.cli.planned_run import plan_run
     from distbench.cli.time_estimate import run_short_trials
     from distbench.suite import load_suite
 
     _check_options(on, nodes, gpus_per_node, is_local_only=estimate or commands)
     described = find_described_machine(on, nodes, gpus_per_node)
+    if what_if:
+        check_variable(described, rates)
+        predict = True
     if described and described.gpu_type:
         on = ""
     overrides = options.make_overrides(set_, only, world_sizes, device, check=check, on=on)
@@ -85,10 +97,14 @@ def plan(
         if short.stopped:
             return print_stopped(short.stopped, "")
         planned = dataclasses.replace(planned, expected=planned.expected.add_short_trials(short))
+    varied = vary_plan(planned) if what_if else []
     if as_json:
-        print_json({**plan_json(planned), **submission_json(submission)})
+        more = {"what_if": variations_json(varied)} if what_if else {}
+        print_json({**plan_json(planned), **more, **submission_json(submission)})
     else:
         print_plan(planned, submission, commands=commands)
+        if what_if:
+            print_variations(varied, planned.machine)
     # a short trial fails as the case would in a run
     return 1 if planned.expected.any_failed else 0
 

@@ -1,0 +1,150 @@
+"""Show what the predictions of a plan would be with other memory, links or numbers of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distbench.cli.output import align_columns, print_text, wrap_to_terminal
+from distbench.cli.plan_predictions import prediction_json, step_text, tokens_text
+from distbench.cli.planned_run import PlannedRun
+from distbench.core.errors import UsageError
+from distbench.core.grouping import group_pairs
+from distbench.core.machine import Machine
+from distbench.core.text import join_limited
+from distbench.core.units import MISSING_TEXT, format_bytes, format_count, format_gb_per_s
+from distbench.prediction.cases import CasePrediction
+from distbench.prediction.variations import Variation, best_cases, variations
+
+_UNITS = {"memory": "B", "inside": "B/s", "between": "B/s", "nodes": "nodes"}
+_TEXT = (
+    "WHAT IF: one figure of the machine is another: memory of a GPU, what a GPU sends inside its node or "
+    "between nodes, or the number of nodes, which share the same samples of a step. CHANGE: of TOKENS/S. "
+    "LARGEST PART: of the step. All rests on data sheets: a probe of such GPUs is what narrows STEP "
+    "(distbench probe SUITE there, then --rates RUN)."
+)
+
+
+@dataclass(frozen=True)
+class CaseVariations:
+    """A case as it is predicted, and with other figures of the machine."""
+
+    base: CasePrediction
+    variations: Sequence[Variation]
+
+
+def check_variable(on: Machine | None, rates: str) -> None:
+    """Raise UsageError unless the predictions of a plan for the machine *on* are from data sheets."""
+    if rates:
+        raise UsageError(
+            f"--what-if: the rates of a probe (--rates {rates}) are those of its links, which can't be "
+            "varied; leave out --rates"
+        )
+    if on is None or not on.gpu_type:
+        raise UsageError(
+            "--what-if: varies figures of data sheets; name GPUs with --on, such as --on h100-sxm:8x8. The "
+            "rates of a probe are those of its links, which can't be varied"
+        )
+
+
+def vary_plan(planned: PlannedRun) -> list[CaseVariations]:
+    """Variations of the cases that were named, or of the fastest on each number of devices that may fit."""
+    found = [*planned.predictions.cases.values()] if planned.predictions else []
+    chosen = found if planned.suite.only else best_cases(found)
+    return [CaseVariations(each, [*variations(each.case, planned.machine)]) for each in chosen]
+
+
+def print_variations(varied: Sequence[CaseVariations], machine: Machine) -> None:
+    """Print *varied*, of a plan for *machine*, as a table with notes."""
+    if not varied:
+        print_text("\nwhat if: no case has a predicted step and may fit; name cases with --only")
+        return
+    rows: list[tuple[str, ...]] = [("WHAT IF", "FITS", "STEP", "TOKENS/S", "CHANGE", "LARGEST PART")]
+    titles = {}
+    for each in varied:
+        titles[len(rows)] = each.base.case.name
+        rows.append((f"  as given ({_given_text(each.base, machine)})", *_cells(each.base)))
+        rows += [(f"  {_what_text(other)}", *_variation_cells(other, each.base)) for other in each.variations]
+    print_text("")
+    for number, line in enumerate(align_columns(rows)):
+        if number in titles:
+            print_text(titles[number])
+        print_text(line)
+    reasons = group_pairs(
+        (other.found, f"{each.base.case.label} with {_what_text(other)}")
+        for each in varied
+        for other in each.variations
+        if isinstance(other.found, str)
+    )
+    for text in (_TEXT, *(f"{join_limited(which)}: {why}" for why, which in reasons.items())):
+        print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def variations_json(varied: Sequence[CaseVariations]) -> list[dict[str, Any]]:
+    """Return *varied* as ``--json`` prints it; values that are unknown are null."""
+    return [
+        {
+            "case": each.base.case.name,
+            "case_id": each.base.case.id,
+            "predicted": prediction_json(each.base),
+            "variations": [_variation_json(other, each.base) for other in each.variations],
+        }
+        for each in varied
+    ]
+
+
+def _variation_json(other: Variation, base: CasePrediction) -> dict[str, Any]:
+    failed = isinstance(other.found, str)
+    return {
+        "varied": other.varied,
+        "value": other.value,
+        "unit": _UNITS[other.varied],
+        "world_size": other.case.world_size,
+        "predicted": None if isinstance(other.found, str) else prediction_json(other.found),
+        "reason": other.found if failed else None,
+        "change": other.change(base),
+    }
+
+
+def _given_text(base: CasePrediction, machine: Machine) -> str:
+    memory = f"{format_bytes(machine.device_memory)}, " if machine.device_memory else ""
+    nodes = -(-base.case.world_size // (machine.devices // machine.nodes))
+    return f"{memory}{format_count(nodes, 'node')}"
+
+
+def _what_text(other: Variation) -> str:
+    match other.varied:
+        case "memory":
+            return f"{format_bytes(other.value)} of memory"
+        case "nodes":
+            return format_count(round(other.value), "node")
+    where = "inside a node" if other.varied == "inside" else "between nodes"
+    return f"{format_gb_per_s(other.value)} GB/s {where}"
+
+
+def _variation_cells(other: Variation, base: CasePrediction) -> tuple[str, ...]:
+    if isinstance(other.found, str):
+        fits = "no" if other.varied == "memory" else MISSING_TEXT
+        return fits, *[MISSING_TEXT] * 4
+    change = other.change(base)
+    return _cells(other.found, MISSING_TEXT if change is None else _percent(change))
+
+
+def _percent(change: float) -> str:
+    text = f"{change:+.0%}"
+    return "0%" if text in ("+0%", "-0%") else text
+
+
+def _cells(found: CasePrediction, change: str = "") -> tuple[str, ...]:
+    if found.fits == "no":
+        return "no", *[MISSING_TEXT] * 4
+    return found.fits or MISSING_TEXT, step_text(found), tokens_text(found), change, _largest_part(found)
+
+
+def _largest_part(found: CasePrediction) -> str:
+    """Largest term of the step, with its share."""
+    if isinstance(found.step, str):
+        return MISSING_TEXT
+    seconds, term = max((seconds, term) for term, seconds in found.step.terms.items())
+    return f"{term} {seconds / sum(found.step.terms.values()):.0%}"
