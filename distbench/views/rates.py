@@ -20,6 +20,7 @@ _WHAT = {
     "update": "update",
     "collective": "alone",
     "collective_in_step": "after each layer",
+    "matmul": "matrix product",
     "copy": "copy",
 }
 
@@ -32,8 +33,8 @@ class RatesView(View):
     caption: ClassVar[str] = (
         "All ranks work at the same time, the slowest counts; medians over n repetitions. After each layer: "
         "what a collective there, forward and backward, adds to a training, per call. Size: of a collective "
-        "its full array, of an update the updated parameters, of a copy what is read and written. ±: "
-        "standard deviation of one repetition. Lower is better."
+        "its full array, of an update the updated parameters, of a matrix product its three matrices, of a "
+        "copy what is read and written. ±: standard deviation of one repetition. Lower is better."
     )
     fields: ClassVar[tuple[Field, ...]] = (
         Field("what", "rate", "Rate, in words.", type="varchar"),

@@ -99,6 +99,12 @@ def test_memory_is_copied_at_a_rate_that_memory_has(record):
     assert 1e8 < copy["bytes"] / copy["seconds"] < 1e13
 
 
+def test_a_product_takes_as_long_as_its_arithmetic(record):
+    (product,) = rows(record, "matmul")
+    assert product["bytes"] == 3 * 4 * 512**2
+    assert 1e7 < 2 * 512**3 / product["seconds"] < 1e15
+
+
 def test_each_collective_is_timed_alone_at_each_size(record):
     alone = {(row["op"], row["bytes"]): row for row in rows(record, "collective")}
     assert set(alone) == {(op, size) for op in OPERATIONS for size in SIZES}

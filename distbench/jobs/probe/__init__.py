@@ -27,9 +27,10 @@ RATES = TableSpec(
         TableColumn(
             "rate",
             "varchar",
-            "forward_backward: of a micro-batch, without communication; update: of the optimizer; copy: in "
-            "the memory of the device; collective: alone; collective_in_step: what one after each layer, "
-            "forward and backward, adds to a training, per call.",
+            "forward_backward: of a micro-batch, without communication; update: of the optimizer; matmul: of "
+            "two square matrices in the dtype of computation; copy: in the memory of the device; collective: "
+            "alone; collective_in_step: what one after each layer, forward and backward, adds to a training, "
+            "per call.",
         ),
         TableColumn("op", "varchar", "Collective, as nccl-tests names it; null: none."),
         TableColumn(
@@ -41,8 +42,8 @@ RATES = TableSpec(
         TableColumn(
             "bytes",
             "bigint",
-            "Of a collective its full array, of an update the updated parameters, of a copy what is read and "
-            "written.",
+            "Of a collective its full array, of an update the updated parameters, of a matmul its three "
+            "matrices, of a copy what is read and written.",
             "B",
         ),
         TableColumn(

@@ -27,11 +27,13 @@ from distbench.workloads.layouts import layout_of
 
 _COPY_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 """Bytes of an array that is copied: more than caches hold."""
+_MATMUL_ROWS = {"cpu": 512, "cuda": 4096}
+"""Rows of the square matrices that are multiplied: enough for arithmetic to decide."""
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Return the result of this rank; only rank 0 has rows."""
-    asked = trial.job.options_as(ProbeOptions)
+    asked, precision = trial.job.options_as(ProbeOptions), context.case.precision
     with phases.phase("build"):
         model = ProbedModel(context, asked.samples)
         groups = GroupPlace.join_all(context)
@@ -41,10 +43,11 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
         known = _layout_rows(context, model) if context.workload.reads_layout else []
         clock.start(asked.seconds)
         rows += _model_rates(model, clock)
+        compute, reduce = (_torch_dtype(x) for x in (precision.compute, precision.reduce))
+        rows += _matmul_rate(context.device, compute, clock)
         rows += _copy_rate(context.device, clock)
-        dtype = getattr(torch, TORCH_DTYPE_NAMES[context.case.precision.reduce])
-        rows += rates_in_step(model, groups[0], dtype, clock) if groups else []
-        rows += collective_rates(groups, dtype, clock)
+        rows += rates_in_step(model, groups[0], reduce, clock) if groups else []
+        rows += collective_rates(groups, reduce, clock)
     model.close()
     if context.rank:
         return RankResult()
@@ -81,6 +84,18 @@ def _model_rates(model: ProbedModel, clock: SharedClock) -> Iterator[dict[str, A
     for size, seconds in sorted(updates.items()):
         if size:
             yield measured_row("update", seconds, bytes=size)
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    return getattr(torch, TORCH_DTYPE_NAMES[name])  # type: ignore[no-any-return]
+
+
+def _matmul_rate(device: torch.device, dtype: torch.dtype, clock: SharedClock) -> Iterator[dict[str, Any]]:
+    """Yield the row of a product of two matrices, whose shape no model decides."""
+    rows = _MATMUL_ROWS[device.type]
+    left, right, product = (torch.ones(rows, rows, dtype=dtype, device=device) for _ in range(3))
+    seconds = repeat(lambda: clock.time(lambda: torch.mm(left, right, out=product)), clock.left("matmul"))
+    yield measured_row("matmul", seconds, bytes=left.nbytes + right.nbytes + product.nbytes)
 
 
 def _copy_rate(device: torch.device, clock: SharedClock) -> Iterator[dict[str, Any]]:
