@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from distbench import optimizers
 from distbench.core import registry
@@ -28,6 +29,8 @@ _OPERATION_OF_PROBE = {"send": "send_recv"}
 """Operations that a probe measures under another name."""
 _COUNTED_WITH_OTHER = ("recv",)
 """Operations whose time is that of their counterpart."""
+_ANY_MOMENTUM = 0.9
+"""Momentum that gives SGD a state for each parameter, of which theory says who keeps it."""
 
 
 def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
@@ -91,17 +94,15 @@ def _unknown_size(layout: Layout | str | None) -> str:
 
 def _update(case: Case, strategy: Strategy, parameters: int, rates: ProbedRates) -> Duration | str:
     """Time in which a rank updates its share of *parameters*."""
+    if not optimizers.keeps_state(case.optimizer):
+        # a rank that updates a share may keep more gradients than it updates, but never more states
+        case = replace(case, optimizer=replace(case.optimizer, momentum=_ANY_MOMENTUM))
     states = strategy.model_states(case, parameters)
     if states is None:
         return f"{case.label} has no theory of its model states"
-    kind = "optimizer_state" if states["optimizer_state"] else "gradients"
     element = DTYPE_BYTES[case.precision.optimizer_state]
-    of_one = (
-        optimizers.bytes_per_parameter(case.optimizer, element)
-        if kind == "optimizer_state"
-        else DTYPE_BYTES[case.precision.master]
-    )
-    return rates.update.at(states[kind] / of_one * DTYPE_BYTES[case.precision.master])
+    updated = states["optimizer_state"] / optimizers.bytes_per_parameter(case.optimizer, element)
+    return rates.update.at(updated * DTYPE_BYTES[case.precision.master])
 
 
 def _communication(

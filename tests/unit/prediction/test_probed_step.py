@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from distbench.core.case import Batch, Case, PluginChoice
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice
 from distbench.prediction import StepPrediction
 from distbench.prediction.cases import predict_from_probe
 from distbench.prediction.probed_rates import ProbedRates
@@ -54,6 +54,14 @@ def test_ranks_of_fsdp_update_a_share():
     assert found["update"] == pytest.approx(2 * PARAMETERS / 1e6 * UPDATE_S, rel=1e-3)
     # 5 units gathered forward, 4 again, 5 reduced: at most that many meetings, at least one for each unit
     assert 5 * IN_STEP_S < found["communication"] <= 14 * IN_STEP_S
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_ranks_of_zero_update_a_share_whatever_gradients_they_keep(stage, momentum):
+    sgd = OptimizerConfig("sgd", momentum=momentum)
+    found = terms(cell("zero", {"stage": stage}, optimizer=sgd))
+    assert found["update"] == pytest.approx(2 * PARAMETERS / 1e6 * UPDATE_S, rel=1e-3)
 
 
 def test_tensor_parallel_ranks_share_the_samples():
