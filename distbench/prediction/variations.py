@@ -1,4 +1,4 @@
-"""What a prediction from data sheets would be with other memory, links or numbers of nodes."""
+"""Predictions from data sheets for machines with other memory, links or numbers of nodes."""
 
 from __future__ import annotations
 
