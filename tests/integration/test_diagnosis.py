@@ -164,7 +164,7 @@ def test_waiting_stages_and_recomputed_activations_have_their_diagnosis(tmp_path
 
 def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
     suite = tmp_path / "suite.yaml"
-    suite.write_text(SMALLER)
+    suite.write_text(f"{SMALLER}launcher: kept\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
@@ -190,7 +190,7 @@ def test_advice_is_measured_beside_the_case_and_its_effect_is_told(tmp_path):
 @pytest.mark.deep
 def test_a_case_that_waits_for_its_data_is_tried_with_workers(tmp_path):
     suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE + "data: tardy\nstrategies: [ddp]\n")
+    suite.write_text(SUITE + "data: tardy\nstrategies: [ddp]\nlauncher: kept\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try", "--json")
     assert done.returncode == 0, done.stderr
     assert "trying 1 change of ddp/ws2/mb128/fp32 (data-bound)" in done.stderr
@@ -202,7 +202,7 @@ def test_a_case_that_waits_for_its_data_is_tried_with_workers(tmp_path):
 
 def test_where_no_setting_helps_nothing_is_tried_and_the_reason_is_told(tmp_path):
     suite = tmp_path / "suite.yaml"
-    suite.write_text(SUITE + "strategies: [{hindered: {by: rank, share: 0.9}}]\n")
+    suite.write_text(SUITE + "strategies: [{hindered: {by: rank, share: 0.9}}]\nlauncher: kept\n")
     done = call("run", str(suite), "--out", str(tmp_path / "out"), "--try")
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())

@@ -231,12 +231,20 @@ def test_a_change_of_code_is_held_against_its_revision(repository):
     assert git(repository, "status", "--short", "--untracked-files=no").split() == ["M", "small.py"]
 
 
-def test_a_change_that_no_rank_imports_passes_after_one_trial_of_each_arm(repository):
-    (repository / "suite.yaml").write_text(OWN_PACE.replace("peak_memory: false", "peak_memory: 1%"))
+AGAINST_MAIN = ("gate", "suite.yaml", "--baseline", "main", "--json", "--out", "../out")
+
+
+def gate_pace(repository: Path) -> None:
+    """Commit a suite that gates times and memory, of trials from the fork servers of the session."""
+    (repository / "suite.yaml").write_text(PACE.replace("peak_memory: false", "peak_memory: 1%"))
     git(repository, "commit", "-qam", "Times and memory are gated")
+
+
+def test_a_change_that_no_rank_imports_passes_after_one_trial_of_each_arm(repository):
+    gate_pace(repository)
     (repository / "NOTES.md").write_text("How it trains.")
     (repository / "test_small.py").write_text("import small")
-    done = gate_in(repository, "--baseline", "main", "--json", "--out", "../out")
+    done = call(*AGAINST_MAIN, folder=repository)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     (case,) = result["cases"]
@@ -247,16 +255,19 @@ def test_a_change_that_no_rank_imports_passes_after_one_trial_of_each_arm(reposi
     for arm in ("baseline", "candidate"):
         (record,) = (Path(result["folder"]) / arm).glob("trials/*/*/record.json")
         assert len(json.loads(record.read_text())["code"]) == 2, "of each rank"
-    # the ranks import this one
-    model = repository / "small.py"
-    model.write_text(f"{model.read_text()}\n# Changed.\n")
-    short = ("--json", "--out", "../out", "--minutes", "0.001")
-    done = gate_in(repository, "--baseline", "main", *short)
+    done = call(*AGAINST_MAIN, "--always", "--minutes", "0.001", folder=repository)
     assert done.returncode == 3, done.stderr
     assert "no pair of trials finished" in json.loads(done.stdout)["cases"][0]["said"]
-    git(repository, "checkout", "small.py")
-    done = gate_in(repository, "--baseline", "main", "--always", *short)
+
+
+@pytest.mark.deep
+def test_a_change_of_a_comment_that_ranks_import_is_timed(repository):
+    gate_pace(repository)
+    model = repository / "small.py"
+    model.write_text(f"{model.read_text()}\n# Changed.\n")
+    done = call(*AGAINST_MAIN, "--minutes", "0.001", folder=repository)
     assert done.returncode == 3, done.stderr
+    assert "no pair of trials finished" in json.loads(done.stdout)["cases"][0]["said"]
 
 
 def test_two_arms_of_several_models_that_are_the_same_are_refused(repository):

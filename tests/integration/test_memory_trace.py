@@ -122,7 +122,7 @@ def test_rows_of_unequal_length_are_traced_where_they_are_filled_up(tmp_path, la
 def test_a_case_that_can_not_fit_is_not_launched(tmp_path):
     # terabytes of logits; the other cases need two megabytes
     text = TINY.replace("[ddp, fsdp]", "[ddp, fsdp, {zero: {stage: 1}}]") + (
-        "world_sizes: [2]\nlimits: {predicted_memory: 0.9}\nlauncher: {local: {oversubscribe: true}}\n"
+        "world_sizes: [2]\nlimits: {predicted_memory: 0.9}\nlauncher: {kept: {oversubscribe: true}}\n"
         "include:\n"
         "  - strategy: ddp\n    world_size: 2\n    workload.transformer.seq_len: 512\n"
         "    batch: {per_device_batch_size: 4000000}\n"

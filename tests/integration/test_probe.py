@@ -24,7 +24,8 @@ world_sizes: [2]
 strategies: [ddp, tp]
 measure: {trials: 1}
 limits: {step: 30}
-probe: {seconds: 10}
+probe: {seconds: 4}
+launcher: kept
 """
 OF_OUR_OWN = """
 workload: {user: {model: "small:Uneven", length: 32}}

@@ -20,6 +20,7 @@ world_sizes: [1, 2]
 strategies: [ddp, fsdp, {fsdp: {sharding: grad_op}}]
 measure: {warmup: 1, steps: 2, trials: 2, profile_steps: 0}
 metrics: [steptime, throughput, memory]
+launcher: kept
 """
 
 

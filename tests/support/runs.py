@@ -98,17 +98,17 @@ class Done:
 Distbench = Callable[..., Done]
 
 
-def call(*arguments: str, **variables: str) -> Done:
-    """Run the command line in this process, where the models and plug-ins of the tests are found.
+def call(*arguments: str, folder: Path = MODELS, **variables: str) -> Done:
+    """Run the command line in this process, in *folder*; plug-ins of the tests are found, and models there.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, which the command has taken for itself, was meant for the tests.
     """
     out, errors = io.StringIO(), io.StringIO()
     with (
-        contextlib.chdir(MODELS),
+        contextlib.chdir(folder),
         _environment({PLUGIN_PATH_VARIABLE: _plugin_path(), **variables}),
-        _importable(MODELS),
+        _importable(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
     ):
