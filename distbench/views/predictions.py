@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited
-from distbench.core.units import format_count
+from distbench.core.units import format_count, format_duration, format_value
 from distbench.prediction import StepPrediction, Term
 from distbench.record import Status
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells, value_cell
+from distbench.views.charts.figures import (
+    Bar,
+    CaseAxis,
+    Chart,
+    ChartSelection,
+    error_bars,
+    hover,
+    make_figure,
+    scatter,
+    stacked_bars,
+)
+from distbench.views.charts.palette import GREY, PREDICTED_TERMS
 
 _TERMS: tuple[Term, ...] = ("compute", "communication", "bubble", "update")
+_MS = 1e-3
 _SIGNED = "{:+.1%}".format
 _LACKS = "the prediction lacks a part of the step, and is a lower bound"
 _NONE = TableCell(None, reason="the case was not measured, or its prediction lacks a part")
@@ -65,11 +79,85 @@ class PredictionsView(View):
         notes = [f"{join_limited(cases)}: no prediction: {why}." for why, cases in reasons.items()]
         return self.make_table(table, [*_summary(rows, found), *notes])
 
+    def charts(self, run: RunAnalysis) -> Iterator[Chart]:
+        shown = ChartSelection.fastest(run, lambda row: _whole_step(run, row))
+        if not shown.items:
+            return
+        bars = [
+            Bar(row.case.name, row.case.id, {term: step.terms.get(term, 0.0) for term in _TERMS})
+            for row, _, step in shown.items
+        ]
+        axis = CaseAxis.of((row, f"{name} · {_measured_text(row)}") for row, name, _ in shown.items)
+        placed = [
+            (row, place) for (row, *_), place in zip(shown.items, axis.positions, strict=True) if row.measured
+        ]
+        yield Chart(
+            "predicted-terms",
+            "Terms of predicted steps",
+            "Each bar is a step as it was predicted, and its terms; the line is the interval that should "
+            "contain 90 % of measured steps. Diamonds are measured steps. Lower is better.",
+            make_figure(
+                [
+                    *stacked_bars(
+                        bars,
+                        {term: term for term in _TERMS},
+                        PREDICTED_TERMS,
+                        lambda _, time: format_value(time, "s"),
+                        _MS,
+                        axis.positions,
+                    ),
+                    _intervals([step for *_, step in shown.items], axis.positions),
+                    _measured(placed),
+                ],
+                "ms of a step (lower is better)",
+                rows=axis.labels,
+                barmode="stack",
+            ),
+            left_out=shown.truncation_note,
+        )
+
     def summary(self, run: RunAnalysis, table: Table) -> str:
         return table.notes[0] if table.notes else ""
 
     def is_requested(self, run: RunAnalysis) -> bool:
         return bool(run.predictions)
+
+
+def _whole_step(run: RunAnalysis, row: CaseSummary) -> StepPrediction | None:
+    """Predicted step of *row*; None: there is none, it lacks a part, or the case can't run here."""
+    if row.status == Status.UNSUPPORTED:
+        return None
+    found = run.predictions.get(row.case.id)
+    return found.step if found and not isinstance(found.step, str) and not found.step.lacks else None
+
+
+def _measured_text(row: CaseSummary) -> str:
+    return format_duration(row.values["step_s"].value) if "step_s" in row.values else "not measured"
+
+
+def _intervals(steps: Sequence[StepPrediction], places: Sequence[float]) -> dict[str, Any]:
+    """The intervals of *steps*, at the ends of their bars."""
+    ends = [(step.seconds.low / _MS, step.seconds.value / _MS, step.seconds.high / _MS) for step in steps]
+    return scatter(
+        "90 % interval",
+        [value for _, value, _ in ends],
+        places,
+        hovers=[step.seconds.duration_text for step in steps],
+        marker={"color": GREY, "size": 1},
+        error_x={**error_bars(ends), "color": GREY},
+    )
+
+
+def _measured(rows: Sequence[tuple[CaseSummary, float]]) -> dict[str, Any]:
+    """Marks of measured steps."""
+    return scatter(
+        "measured",
+        [row.values["step_s"].value / _MS for row, _ in rows],
+        [place for _, place in rows],
+        hovers=[hover(row.case.name, f"measured: {_measured_text(row)}") for row, _ in rows],
+        cases=[row.case.id for row, _ in rows],
+        marker={"color": GREY, "symbol": "diamond", "size": 9, "line": {"width": 1, "color": "white"}},
+    )
 
 
 def _row(row: CaseSummary, name: str, step: StepPrediction | str) -> TableRow:

@@ -332,7 +332,9 @@ def test_a_traced_peak_is_the_measured_one(run, labels):
         record = Finished.read(file)
         measured = record["values"]["memory_peak"]
         copies = 1 + record["effective"].get("checkpointed_layers", 0)
-        # gloo's threads may keep the copies of several collectives of FSDP at once
-        near = 0.88 if case["strategy"].startswith("fsdp") else 0.999
+        # gloo's threads may keep the copies of several collectives at once: of whole layers under FSDP, of
+        # the activations between layers under sequence parallelism
+        near = 0.98 if "+sp" in case["strategy"] else 0.999
+        near = 0.88 if case["strategy"].startswith("fsdp") else near
         least = near * measured - copies * _GENERATOR_STATE
         assert least <= case["peak_bytes"] <= 1.001 * measured, case["case"]

@@ -25,6 +25,13 @@ STEP_PARTS = {
     "idle": _REST,
 }
 """Parts of a step."""
+PREDICTED_TERMS = {
+    "compute": _FORWARD,
+    "communication": _EXPOSED,
+    "bubble": _REST,
+    "update": _OPTIMIZER,
+}
+"""Terms of a predicted step, in the colors of the parts of a measured one."""
 PASSES = {"F": _FORWARD, "B": _BACKWARD, "I": "#5B8F5A", "W": "#A9802F"}
 """Passes of a pipeline: forward, backward, and the halves of backward for the input and for the weights."""
 COMMUNICATION = {"exposed": _EXPOSED, "hidden": "#A6767C", "transfer": _EXPOSED, "waiting": _WAITING}

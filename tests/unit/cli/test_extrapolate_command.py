@@ -77,7 +77,8 @@ def test_people_read_intervals_and_why_the_rest_is_missing(runs):
     done = call("extrapolate", "aaaa1111", "--to", "16", "--out", runs, COLUMNS="120")
     text = " ".join(done.stdout.split())
     assert re.search(
-        r"fsdp 16 \d+ \(\d+ to \d+\) ms [\d,]+ [01]\.\d\d \(0\.\d\d to [\d.]+\) communication [\d.]+% yes", text
+        r"fsdp 16 \d+ \(\d+ to \d+\) ms [\d,]+ [01]\.\d\d \(0\.\d\d to [\d.]+\) communication [\d.]+% yes",
+        text,
     )
     assert "fsdp 8 210 ms measured" in text
     assert "nodes of 8 h100-sxm, 400 Gbit/s a GPU between them; --on machine.yaml describes others." in text

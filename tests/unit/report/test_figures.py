@@ -31,6 +31,7 @@ from distbench.views.charts.palette import (
     GREY,
     MEMORY,
     PASSES,
+    PREDICTED_TERMS,
     QUANTITIES,
     STEP_PARTS,
     STRATEGIES,
@@ -43,7 +44,18 @@ from support.records import case, failed, measured, run_info, run_of, with_optio
 ONE, DDP, FSDP, ZERO = case("ddp", 1), case("ddp"), case("fsdp"), case("zero2")
 MIB = 2**20
 ENVELOPE = "equivalence-envelope"
-MAPS = (STEP_PARTS, PASSES, COMMUNICATION, COLLECTIVES, DIMENSIONS, MEMORY, EFFICIENCY, QUANTITIES, VERDICTS)
+MAPS = (
+    STEP_PARTS,
+    PREDICTED_TERMS,
+    PASSES,
+    COMMUNICATION,
+    COLLECTIVES,
+    DIMENSIONS,
+    MEMORY,
+    EFFICIENCY,
+    QUANTITIES,
+    VERDICTS,
+)
 MEANINGS = {collective_color("other"), COPIES, GREY, *(colour for each in MAPS for colour in each.values())}
 """Colours of all that is no strategy."""
 
@@ -280,6 +292,7 @@ CONE_DEFECTS = {
 }
 BARS = {
     "step": palette.STEP_PARTS,
+    "predicted": palette.PREDICTED_TERMS,
     "memory": palette.MEMORY,
     "peak": palette.PEAK_HOLDERS,
     "efficiency": palette.EFFICIENCY,

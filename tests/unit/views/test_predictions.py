@@ -14,7 +14,11 @@ from support.records import case, measured, run_info, run_of
 
 
 def table(*records):
-    return all_views()["predictions"].table(run_of(*records))
+    return table_of(run_of(*records))
+
+
+def table_of(run):
+    return all_views()["predictions"].table(run)
 
 
 ONE = case("single", 1, batch=Batch(8, 8, 1))
@@ -35,6 +39,25 @@ def test_a_row_has_the_signed_error():
     assert -0.5 < row["error"] < -0.4
     assert "1 case: median error" in shown.notes[0]
     assert "0 of 1 inside the interval" in shown.notes[0]
+
+
+def test_the_chart_stacks_the_terms_beside_the_measured_step():
+    ddp, fsdp, other = case("ddp"), case("fsdp"), case("tp", strategy=PluginChoice("nowhere"))
+    run = run_of(probe_of(ddp), timed(ddp, 0.05), timed(fsdp, 0.09), timed(other, 0.02))
+    (chart,) = all_views()["predictions"].charts(run)
+    bars = {trace["name"]: trace for trace in chart.figure["data"]}
+    assert {"compute", "communication", "bubble", "update", "90 % interval", "measured"} == set(bars)
+    foretold = {row["case_name"]: row["predicted_s"] for row in table_of(run).records()}
+    for place, label in enumerate(("ddp", "fsdp")):
+        stacked = sum(bars[term]["x"][place] for term in ("compute", "communication", "bubble", "update"))
+        assert stacked == pytest.approx(1000 * foretold[f"{label}/ws2/mb4/fp32"])
+        assert bars["90 % interval"]["x"][place] == pytest.approx(stacked)
+    assert bars["measured"]["x"] == [50, 90]
+    assert all(len(trace["x"]) == 2 for trace in bars.values()), "a case without prediction has no bar"
+
+
+def test_a_run_without_a_probe_has_no_chart():
+    assert [*all_views()["predictions"].charts(run_of(timed(ONE, 0.1)))] == []
 
 
 def test_pairs_far_apart_are_in_order_or_not():
