@@ -90,8 +90,8 @@ class CpuContention:
 
     def _repeat_advice(self) -> str:
         if not self._repeats:
-            return "add --repeat-noisy 3"
-        return f"allow more than {format_count(self._repeats, 'repeat')} per case (--repeat-noisy)"
+            return "repeat them (--set measure.repeat_noisy=3)"
+        return f"allow more than {format_count(self._repeats, 'repeat')} per case (measure.repeat_noisy)"
 
     def _read(self) -> Row | None:
         if self._telemetry is None:

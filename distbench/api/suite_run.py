@@ -113,7 +113,9 @@ def execute_tuning(
         minutes: Start no trial after so long.
         memory: Bytes that a case may take on each device; None: no limit but that of the device.
     """
-    with observe_progress(quiet=quiet, journal=journal) as watcher:
+    repeats = execution.suite.measure.repeat_noisy
+    busy = CpuContention(execution.suite, execution.plan, repeats).warning
+    with observe_progress(quiet=quiet, journal=journal, contention_warning=busy) as watcher:
         warn_before_run(execution, watcher)
         began = time.monotonic()
         tuning = TuningRounds(watcher, began + 60 * minutes, memory, execution.suite.measure)
