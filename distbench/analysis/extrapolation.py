@@ -103,7 +103,7 @@ def unusable_reason(row: CaseSummary) -> str:
     if not row.measured:
         return f"{row.status}: {row.reason}" if row.reason else row.status
     if row.degraded:
-        return f"{row.degraded}; measure it again on a quiet machine"
+        return "measured on a noisy machine; measure it again with distbench run SUITE --repeat-noisy 3"
     if row.differs:
         return "it differs from its reference"
     if not (row.positive_trials(THROUGHPUT) and row.positive_trials(STEP)):

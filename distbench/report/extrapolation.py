@@ -159,8 +159,11 @@ def refusals_json(series: Sequence[ExtrapolatedSeries]) -> list[dict[str, Any]]:
 
 
 def _refusals(series: Sequence[ExtrapolatedSeries]) -> Iterator[str]:
-    refused = [((each.name, why), count) for each in series for count, why in each.refusals.items()]
-    for (name, why), counts in group_pairs(refused).items():
-        yield f"{name} is not extrapolated to {join_words([f'{count:,}' for count in counts])}: {why}."
-    if any("no probe on" in why for (_, why), _ in refused):
+    by_reason = group_pairs(
+        ((why, each.name), count) for each in series for count, why in each.refusals.items()
+    )
+    alike = group_pairs(((why, tuple(counts)), name) for (why, name), counts in by_reason.items())
+    for (why, counts), names in alike.items():
+        yield f"{join_limited(names)}: not extrapolated to {join_words([f'{n:,}' for n in counts])}: {why}."
+    if any("no probe on" in why for why, _ in alike):
         yield "distbench probe SUITE --world-sizes N,N measures the rates of both numbers, for --rates."

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from distbench.analysis.extrapolation import extrapolate_run
+from distbench.analysis.extrapolation import extrapolate_run, unusable_reason
 from distbench.core.case import Batch, PluginChoice, PrecisionConfig
 from distbench.prediction import data_sheet_step
 from distbench.prediction.extrapolation import SAME_WORK
@@ -119,7 +119,11 @@ def test_the_user_may_choose_what_grows():
 def test_strategies_are_extrapolated_from_the_most_devices_that_are_clean():
     noisy = dataclasses.replace(trial("ddp", 8, 0.5), degraded="other processes used the GPUs")
     broken = failed(gpu_case("fsdp", 8))
-    series = extrapolated(trial("ddp", 4, 0.4), noisy, trial("fsdp", 2, 0.6), broken)
+    records = (trial("ddp", 4, 0.4), noisy, trial("fsdp", 2, 0.6), broken)
+    series = extrapolated(*records)
+    reasons = [reason for row in run_of(*records).cases if (reason := unusable_reason(row))]
+    assert "noisy machine; measure it again" in reasons[0]
+    assert reasons[1] == "crashed: rank 1 in time: RuntimeError: no"
     assert [(each.name, each.anchor.case.world_size) for each in series] == [("ddp", 4), ("fsdp", 2)]
 
 

@@ -85,7 +85,7 @@ def test_people_read_intervals_and_why_the_rest_is_missing(runs):
     assert re.search(
         r"fsdp: the step on 8 devices, which is measured, extrapolated from 4 is off by -\d\.\d %", text
     )
-    assert "tp is not extrapolated to 16: tp would grow with the devices" in text
+    assert "tp: not extrapolated to 16: tp would grow with the devices" in text
 
 
 def test_a_machine_file_sets_the_links(runs, tmp_path):
@@ -134,7 +134,7 @@ def test_other_forms_have_the_same_rows(runs, form):
 
 def test_cpus_need_a_probe_on_both_numbers_of_devices(runs):
     text = refused("bbbb2222", "--to", "4", "--out", runs, code=1)
-    assert "ddp is not extrapolated to 4: no probe on 2 devices; data sheets are of GPUs" in text
+    assert "ddp: not extrapolated to 4: no probe on 2 devices; data sheets are of GPUs" in text
     assert "distbench probe SUITE --world-sizes N,N measures the rates of both numbers, for --rates." in text
     probes = [probe_of(case("ddp", size, batch=Batch(4 * size, 4, 1))) for size in (2, 4)]
     stored_run(Path(runs), *probes, run_id="cccc3333", suite_name="rates")

@@ -100,9 +100,11 @@ ELSEWHERE = {
     "--trace",
     "--predict",
     "tune",
+    "extrapolate",
     "../torch-2.12",
 }
-"""Words of commands that need an engine, a compiler or torch: here only their options are checked."""
+"""Words of commands that need an engine, a compiler, torch or the rates of a machine: here only their options
+are checked."""
 ON_PAGES = [
     pytest.param(words, id=f"{page.stem}:{' '.join(words[:4])}") for page in PAGES for words in commands(page)
 ]
