@@ -42,8 +42,17 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _float8_problem(case, machine, _tokens_multiple(case, workload))
         or strategy.problem(case, machine)
         or engine.problem(case, strategy)
-        or _memory_problem(case, strategy, workload.parameters(), machine)
+        or _memory_problem(case, strategy, _least_parameters(workload), machine)
     )
+
+
+def _least_parameters(workload: Workload) -> int | None:
+    """Parameters that the model of *workload* has at least; None: unknown without the model."""
+    if (known := workload.parameters()) is not None:
+        return known
+    # biases may come on top
+    dimensions = workload.decoder_dimensions
+    return dimensions.parameters() if dimensions else None
 
 
 def _missing_package(packages: Iterable[str], machine: Machine, hint: str = "") -> str | None:

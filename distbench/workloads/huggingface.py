@@ -12,6 +12,7 @@ from distbench.core.bounds import Bound, Count
 from distbench.core.errors import as_yaml, did_you_mean
 from distbench.data.base import INPUT_ARRAYS, POSITION_IDS, DataKind, DataShape
 from distbench.workloads import _hf_source
+from distbench.workloads._hf_dimensions import decoder_dimensions
 from distbench.workloads._hf_files import folder_problem, stored_configuration
 from distbench.workloads._planned_workload import PlannedWorkload
 from distbench.workloads.base import at_least_fp32, cross_entropy, model_output, takes_keyword
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from distbench.core.machine import Machine
+    from distbench.workloads._dimensions import Dimensions
     from distbench.workloads._stage import PipelineCut
 
 Task = Literal["causal-lm", "masked-lm", "seq2seq", "image-classification"]
@@ -102,6 +104,13 @@ class HuggingFace(PlannedWorkload):
             return DataShape(kind, made.image_size or 0, made.classes or 0, channels=made.channels or 0)
         target = (self.target_len or _DEFAULT_TARGET_LENGTH) if kind == "pairs" else 0
         return DataShape(kind, self.seq_len, made.vocab_size or 0, target, mask=self.mask_token_id)
+
+    @property
+    def decoder_dimensions(self) -> Dimensions | None:
+        if self.task != "causal-lm" or self.problem():
+            return None
+        made = self._resolved()
+        return decoder_dimensions(made.model_type, made._keys, made.vocab_size or 0, self.seq_len)
 
     def resolved_for(self, machine: Machine) -> HuggingFace:
         """The workload with the configuration of its file or folder, so that a case contains it."""
