@@ -72,7 +72,7 @@ strategies: [{{planted: {{bug: [none, keeps-its-state, {", ".join(bugs)}]}}}}]
         assert BUGS[bug] in told_of["first"], bug
 
 
-# each engine in one precision, and every stage of ZeRO; the grid has all in both
+# each engine in one precision, and stages of ZeRO; test_identity has fsdp and zero3 in bf16, the grid has all
 HONEST = {
     "fp32": """
 world_sizes: [2]
@@ -89,7 +89,7 @@ exclude:
     "bf16": """
 world_sizes: [2]
 precision: bf16
-strategies: [fsdp, {fsdp: {version: 1}}, {zero: {stage: [1, 3]}}]
+strategies: [{fsdp: {version: 1}}, {zero: {stage: 1}}]
 """,
     "both": """
 world_sizes: [1, 2]
@@ -112,7 +112,7 @@ exclude:
 
 @pytest.mark.parametrize(
     ("grid", "cases"),
-    [("fp32", 5), ("bf16", 4), pytest.param("both", 21, marks=pytest.mark.deep)],
+    [("fp32", 5), ("bf16", 2), pytest.param("both", 21, marks=pytest.mark.deep)],
 )
 def test_honest_strategies_are_the_same_training(grid, cases, run_suite):
     suite = f"""{SMALL}{HONEST[grid]}

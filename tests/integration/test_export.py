@@ -5,7 +5,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,6 @@ from distbench.core.case import PluginChoice
 from distbench.core.errors import InfrastructureError
 from support.convergence_records import DDP, REFERENCE, stored, training
 from support.records import case, failed, measured
-from support.runs import call_outside
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 TOOLS = ["tensorboard", "mlflow", "wandb"]
 READER = Path(__file__).parents[1] / "support" / "tracker_readers.py"
@@ -41,12 +38,6 @@ def points(run: dict[str, Any], name: str) -> dict[int, float]:
 
 def files_outside(into: Path, around: Path) -> set[Path]:
     return {file for file in around.rglob("*") if into not in (file, *file.parents)}
-
-
-@pytest.fixture
-def distbench() -> Command:
-    """Run the command line in a process of its own: trackers leave threads and services behind."""
-    return call_outside
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ batch: {global_batch_size: 8}
 optimizer: {name: adamw, lr: 1.0e-3}
 world_sizes: [2]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0}
-check: {steps: 3}
+check: {steps: 3, perturbed: 4}
 """
 SPLIT = "tp, {tp: {loss_parallel: true}}, {fsdp: {mesh: {tp: 2}}}"
 AUTOTP = "{zero: {stage: 1, mesh: {tp: 2}}}"

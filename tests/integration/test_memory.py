@@ -1,7 +1,9 @@
 """Memory by kind over real ranks: it adds up, it is what theory says, and what is planted shows."""
 
+import functools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,8 +70,14 @@ def run(request, matrix, tmp_path_factory) -> Finished:
     return run_in(tmp_path_factory.mktemp(precision), text)
 
 
+@functools.cache
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Records of the first trials of the run in *folder*, which most tests here read."""
+    return [Finished.read(file) for file in folder.glob("trials/*/0/record.json")]
+
+
 def record_of(finished: Finished, name: str) -> dict[str, Any]:
-    found = [Finished.read(file) for file in finished.folder.glob("trials/*/0/record.json")]
+    found = records(finished.folder)
     once = "reduce_each_micro_batch=false"
     (record,) = [
         each

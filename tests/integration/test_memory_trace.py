@@ -105,7 +105,10 @@ def test_every_kind_of_step_that_is_not_traced_says_why(tmp_path):
     assert "loss scale" in scaled["fsdp/2"]["peak_note"]
 
 
-@pytest.mark.parametrize("layout", ["padding: max_length", "packing: true", "padding: longest"])
+@pytest.mark.parametrize(
+    "layout",
+    ["padding: max_length", "padding: longest", pytest.param("packing: true", marks=pytest.mark.deep)],
+)
 def test_rows_of_unequal_length_are_traced_where_they_are_filled_up(tmp_path, layout):
     data = f"{{user: {{dataset: 'datasets_of_users:Unequal', {layout}, shift_labels: true}}}}"
     text = TINY.replace("synthetic", data).replace("seq_len: 8", "seq_len: 32")

@@ -1,5 +1,6 @@
 """All strategies, on real processes, do the same work: their losses and gradients agree with ``single``."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def run(request, matrix, tmp_path_factory) -> tuple[str, Path]:
     return variant, finished.folder
 
 
+@functools.cache
 def records(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """Every measured record by strategy and world size."""
     every = [Finished.read(file) for file in folder.glob("trials/*/0/record.json")]

@@ -75,8 +75,9 @@ def counted_tokens(record: dict[str, Any]) -> tuple[float, float]:
     return sum(n for n, _ in each), sum(n * share for n, share in each)
 
 
-def test_rows_filled_up_to_the_longest_train_alike_and_count_what_was_computed(run_suite):
-    suite = SUITE.replace("world_sizes: [2]", "world_sizes: [1, 2]").replace("profile]", "utilisation]")
+@pytest.mark.parametrize(("sizes", "cases"), [("[2]", 6), pytest.param("[1, 2]", 10, marks=pytest.mark.deep)])
+def test_rows_filled_up_to_the_longest_train_alike_and_count_what_was_computed(sizes, cases, run_suite):
+    suite = SUITE.replace("world_sizes: [2]", f"world_sizes: {sizes}").replace("profile]", "utilisation]")
     suite += CHECK + "strategies: [single, ddp, {zero: {stage: 2}}]\n"
     suite += "axes: {data.user.padding: [longest, max_length]}\n"
     done = run_suite(suite + TOKENS.replace("LAYOUT", "padding: longest"))
@@ -93,7 +94,7 @@ def test_rows_filled_up_to_the_longest_train_alike_and_count_what_was_computed(r
         assert values["counted_tokens_per_s"] == pytest.approx(values["samples_per_s"] * labels / 72)
     ((most, labels, most_flops),) = found["max_length"]
     ((least, same_labels, least_flops),) = found["longest"]
-    assert len(done.cases) == 10
+    assert len(done.cases) == cases
     assert (most, labels) == (72 * 32, same_labels)
     assert labels < least < 0.8 * most
     # all products of the model are of one token

@@ -35,7 +35,7 @@ batch: {global_batch_size: 12}
 optimizer: {name: adamw, lr: 1.0e-3}
 world_sizes: [2]
 measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 1}
-check: {steps: 3}
+check: {steps: 3, perturbed: 4}
 """
 
 
@@ -81,7 +81,7 @@ def test_a_module_that_plans_split_is_the_same_training(run_suite, strategies, p
 def test_a_stage_that_trains_nothing_takes_a_loss_scale(run_suite):
     plan = {"embedding": [["ids"], ["x"]], "layers": [["x"], ["x"]], "head": [["x"], ["logits"]]}
     own = {"user": {"model": "small:Tuned", "length": 32, "pp_plan": plan}}
-    text = SUITE.replace("check: {steps: 3}\n", "") + "precision: fp16\nstrategies: [pp]\n"
+    text = SUITE.replace("check: {steps: 3, perturbed: 4}\n", "") + "precision: fp16\nstrategies: [pp]\n"
     done = run_suite(f"{text}workload: {json.dumps(own)}\n")
     assert done.code == 0, done.errors
     record = done.record("pp")

@@ -24,8 +24,8 @@ _IMPORTED_BY_RANKS = {
     "transformers": ("distbench.workloads._hf_model",),
     "transformers.trainer": ("deepspeed",),
 }
-"""What each rank would import for a second or two, because of a module that its fork server imports; ``local``
-does not import it early, as it might initialise CUDA before the ranks fork."""
+"""Module that a fork server imports -> what each rank would import because of it, for a second or two;
+``local`` does not import it early, as it might initialise CUDA before the ranks fork."""
 _open: list[LaunchSession] = []
 
 

@@ -389,7 +389,7 @@ def torchrun(suite: Path, out: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.train
 def test_ranks_of_torchrun_train_as_those_of_the_launcher_local(tmp_path):
     text = f"{QUICK}strategies: [ddp]\n"
-    near = run_in(tmp_path, f"{text}launcher: local\n")
+    near = run_in(tmp_path, text)
     done = torchrun(write_suite(tmp_path, f"{text}launcher: env\n", "env.yaml"), tmp_path / "far")
     assert done.returncode == 0, done.stderr
     # of one of the processes

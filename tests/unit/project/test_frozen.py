@@ -23,6 +23,7 @@ import pytest
 
 import distbench
 from distbench.cli import main
+from support import runs
 from support.suites import write_suite
 
 HERE = Path(__file__).parents[2]
@@ -305,8 +306,8 @@ def test_the_parent_never_imports_torch(tmp_path):
 def test_a_new_run_has_the_folders_and_files_of_the_stored_one(tmp_path):
     suite = RUN / "suite.yaml"
     # the weights of its day, so that these are the same cases
-    keys = ("--set", "initial_weights=exact", "--only", "single/ws1*")
-    done = call_outside("run", str(suite), "--out", str(tmp_path), "--quiet", *keys)
+    keys = ("--set", "initial_weights=exact", "--set", "launcher=kept", "--only", "single/ws1*")
+    done = runs.call("run", str(suite), "--out", str(tmp_path), "--quiet", *keys)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.iterdir()
     for record in RUN.glob("*/single-*/0/record.json"):

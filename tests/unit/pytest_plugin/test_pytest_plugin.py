@@ -550,7 +550,7 @@ def test_real_ranks_are_measured_and_checked(run, pytester):
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.deep)])
 def test_a_stopped_pytest_leaves_no_rank(run, pytester, number):
     pytester.path.joinpath("quick.yaml").write_text(QUICK + "strategies: [ddp]\n")
     process = started("quick.yaml", "--distbench-set=measure.steps=100000")

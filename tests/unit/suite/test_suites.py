@@ -96,7 +96,8 @@ def test_the_main_suite_trains_a_model_as_large_as_its_devices_want(device, memo
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [
-        ("quickstart", ()),
+        ("quickstart", ("--world-sizes=2",)),
+        pytest.param("quickstart", (), marks=pytest.mark.deep),
         # the shared matrix has the others
         ("zero", ("--world-sizes=2", "--only=fsdp-*+offload")),
         pytest.param("zero", (), marks=pytest.mark.deep),
