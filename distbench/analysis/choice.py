@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.core.units import format_bytes, format_count
+from distbench.prediction import PredictedValue
 
 Goal = Literal["throughput", "memory", "tokens-per-joule"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -27,6 +28,10 @@ SETTLED_MARGIN = 0.03
 ``DEFAULT_TIE_MARGIN``: a pick at the edge of that margin would take ever more trials to settle."""
 MEMORY_TOLERANCE = 0.01
 """Memory that differs by less than this fraction is the same: an allocator rounds, and small buffers vary."""
+
+
+MEASURE_IT = "predicted: measure it"
+"""Mark of cases that were not measured and may be the fastest by prediction."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class Candidate:
     """Reason why it is never recommended: it failed, or is not the same training or not the same work."""
     is_noisy: bool = False
     """True if noise is the only reason against it."""
+    predicted: PredictedValue | None = None
+    """Tokens per second that it may reach, by prediction, so that it is worth a measurement; None: it was
+    measured, nothing tells, or it can't be the fastest."""
+    predicted_memory: float | None = None
+    """Bytes that it needs at least, by prediction; None: unknown, or not predicted."""
     unknown: str = ""
     """Reason why ``speed`` is None."""
     memory_unknown: str = ""
@@ -87,6 +97,11 @@ class Candidate:
             f"{text} ({format_bytes(self.memory_assumed)} of it an unmeasured allowance for the "
             "CUDA context and libraries)"
         )
+
+    @property
+    def predicted_text(self) -> str:
+        """Its name, with the tokens/s that it may reach: ``fsdp (990 tokens/s, 850 to 1,150)``."""
+        return f"{self.name} {self.barred.removeprefix(MEASURE_IT).strip()}"
 
     def is_dominated_by(self, other: Candidate) -> bool:
         """True if *other* is both faster and leaner by point estimate, however uncertain."""
@@ -144,6 +159,15 @@ class Selection:
     """All others of the same work, precision and devices, with the reason."""
     provisional: tuple[Candidate, ...] = ()
     """All that are eligible but for noise, best first; empty if none of them was measured under noise."""
+
+    @property
+    def to_measure(self) -> tuple[Candidate, ...]:
+        """Cases that were not measured and may be the fastest by prediction, the most promising first.
+
+        None of them is ever the pick.
+        """
+        open_ = [one for one, why in self.excluded if one.predicted and why == one.barred]
+        return tuple(sorted(open_, key=lambda one: -one.predicted.value if one.predicted else 0.0))
 
     @property
     def dominating(self) -> Candidate | None:
@@ -245,10 +269,13 @@ def _most_common(words: Sequence[str]) -> str | None:
 
 def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
     """Reason why *one* is not eligible, noise the last; empty if it is."""
-    if one.barred and not one.is_noisy:
+    if one.barred and not (one.is_noisy or one.predicted):
         return one.barred
     if any(fnmatchcase(one.label, glob) for glob in requirements.avoid):
         return "excluded"
+    if one.predicted:
+        least, room = one.predicted_memory, requirements.memory
+        return one.barred if least is None or room is None or least <= room else "predicted: does not fit"
     if one.speed is None:
         return f"throughput unknown: {one.unknown}"
     if requirements.goal == "tokens-per-joule" and one.joules is None:

@@ -86,9 +86,13 @@ def _fastest(place: Sequence[Prospect]) -> float:
     return max((one.measured for one in place if one.measured), default=0.0)
 
 
+def may_win(one: Prospect, place: Sequence[Prospect]) -> bool:
+    """True if *one* has no trial, and may be faster than the measured cases of its *place*."""
+    return not one.trials and highest_speed(one, place) > _fastest(place) * (1 + SETTLED_MARGIN)
+
+
 def _untried(place: Sequence[Prospect]) -> list[Case]:
-    least = _fastest(place) * (1 + SETTLED_MARGIN)
-    promising = [one for one in place if not one.trials and highest_speed(one, place) > least]
+    promising = [one for one in place if may_win(one, place)]
     # of equal ones, the first in the suite
     best = sorted(promising, key=lambda one: -one.expected)
     return [one.case for one in best[:CASES_PER_ROUND]]
@@ -96,8 +100,14 @@ def _untried(place: Sequence[Prospect]) -> list[Case]:
 
 def highest_speed(one: Prospect, place: Sequence[Prospect]) -> float:
     """Tokens per second that *one* may reach, given the measured cases of its *place*; infinite: unknown."""
+    corrected = corrected_speed(one, place)
+    return corrected.high if corrected else math.inf
+
+
+def corrected_speed(one: Prospect, place: Sequence[Prospect]) -> PredictedValue | None:
+    """Predicted tokens per second of *one*, corrected by the measured cases of its *place*; None: unknown."""
     if one.predicted is None:
-        return math.inf
+        return None
     logs = [
         math.log(other.measured / other.predicted.value)
         for other in place
@@ -105,7 +115,10 @@ def highest_speed(one: Prospect, place: Sequence[Prospect]) -> float:
     ]
     shared = statistics.median(logs) if logs else 0.0
     upward = math.log(one.predicted.high / one.predicted.value)
+    downward = math.log(one.predicted.value / one.predicted.low)
     if len(logs) >= _ENOUGH_RESIDUALS:
-        spread = max(_LEAST_SPREAD, statistics.stdev(logs))
-        upward = max(NORMAL_95 * spread, min(upward, max(logs) - shared))
-    return one.predicted.value * math.exp(shared + upward)
+        spread = NORMAL_95 * max(_LEAST_SPREAD, statistics.stdev(logs))
+        upward = max(spread, min(upward, max(logs) - shared))
+        downward = max(spread, min(downward, shared - min(logs)))
+    value = one.predicted.value
+    return PredictedValue(*(value * math.exp(shared + end) for end in (0.0, -downward, upward)))

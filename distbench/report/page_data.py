@@ -65,6 +65,11 @@ def pick_limit(run: RunAnalysis) -> StepLimit | None:
 def _candidate_data(one: Candidate) -> dict[str, Any]:
     """A candidate for the script, with texts short enough for a table."""
     shown = vars(one) | {"speed": _interval_triple(one.speed), "joules": _interval_triple(one.joules)}
+    if one.predicted:
+        shown["predicted"] = True
+    else:
+        # most pages have none
+        del shown["predicted"], shown["predicted_memory"]
     reasons = ("barred", "unknown", "memory_unknown", "joules_unknown")
     return shown | {name: shorten(shown[name], _MAX_TEXT_LENGTH) for name in reasons}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.choice import Candidate, Selection
+from distbench.analysis.choice import MEASURE_IT, Candidate, Selection
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.analysis.wording.recommendation import Recommendation, recommend, selection_intervals
@@ -81,6 +81,7 @@ def recommendation_json(
         "alike": [one.name for one in selection.tied],
         "ranked": [_candidate_json(one) for one in selection.ranked],
         "provisional": [_candidate_json(one) for one in selection.provisional],
+        "to_measure": [_candidate_json(one) for one in selection.to_measure],
         "left_out": [{**(_candidate_json(one) or {}), "why": why} for one, why in selection.excluded],
         "turns": [{"memory_below": below, "pick": _candidate_json(after.pick)} for below, after in then],
     }
@@ -111,6 +112,7 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
         "memory_bytes": one.memory,
         "memory_assumed_bytes": None if one.memory is None else one.memory_assumed,
         "joules_per_token": one.joules.to_json() if one.joules else None,
+        "predicted_tokens_per_s": vars(one.predicted) if one.predicted else None,
     }
 
 
@@ -158,8 +160,13 @@ def _exclusion_notes(selection: Selection) -> tuple[str, ...]:
 
     # cases that only noise bars are in the table
     left = [(one, why) for one, why in selection.excluded if one not in selection.provisional]
-    reasons = group_pairs((reason(one, why), one.name) for one, why in left)
-    return tuple(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items())
+    open_ = {one.id for one in selection.to_measure}
+    reasons = group_pairs((reason(one, why), one.name) for one, why in left if one.id not in open_)
+    told = [one.predicted_text for one in selection.to_measure]
+    return (
+        *([f"Not measured, {MEASURE_IT}: {', '.join(told)}."] if told else []),
+        *(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items()),
+    )
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import PrecisionConfig
 from distbench.record import Record
-from support.browser_pages import HOSTILE, See
+from distbench.report import page as report_page
+from support.browser_pages import HOSTILE, See, Seen
 from support.known_choices import KNOWN, MIB, Known
+from support.probes import DDP, partly_measured, predicted_speed
 from support.records import case, failed, info, measured
 
 LABELS = ("single", "ddp", "fsdp", "zero1", "zero2", "zero3", "mine")
@@ -193,6 +196,31 @@ def test_what_is_left_out_is_there_with_why_and_leads_to_its_case(see: See) -> N
     assert "crashed: rank 1 in time" in row.inner_text()
     target = row.locator("a").get_attribute("href") or ""
     assert seen.page.locator(target).count() == 1
+
+
+def test_a_case_that_was_only_predicted_is_marked_and_never_taken(browser: Browser, tmp_path: Path) -> None:
+    speed = predicted_speed(partly_measured(), DDP)
+    run = partly_measured(speed, speed * 1.01)
+    seen = Seen(browser, report_page.write(tmp_path, run))
+    (open_,) = run.selection.to_measure
+    unfold_standings(seen.page)
+    row = seen.page.locator(f"#picker tr.left-out[data-id='{open_.id}']")
+    assert "predicted: measure it (" in row.inner_text()
+    seen.page.locator("#picker [name=unit]").select_option("1048576")
+    assert open_.predicted_memory is not None
+    place = {"devices": 2, "precision": open_.precision, "work": open_.work}
+    memory = seen.page.locator("#picker [name=memory]")
+    for factor, standing in ((1.01, open_.barred), (0.99, "predicted: does not fit")):
+        wish = Requirements(**place, memory=open_.predicted_memory * factor)
+        memory.fill(repr(open_.predicted_memory * factor / MIB))
+        choice = select_case(run.candidates, wish)
+        assert shown(seen.page) == expected(choice)
+        assert standing in row.inner_text()
+        assert standing in [why for one, why in choice.excluded if one.id == open_.id]
+    seen.page.locator("#picker .avoid summary").click()
+    seen.page.locator(f"#picker [name=avoid][value={open_.label}]").check()
+    assert "excluded" in row.inner_text()
+    assert seen.trouble == []
 
 
 def test_hostile_names_are_text_in_the_picker_too(see: See) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from distbench.core.case import Case
+from distbench.analysis.run import RunAnalysis
+from distbench.core.case import Batch, Case, PluginChoice
+from distbench.plan import PlannedCase
 from distbench.record import Record
-from support.records import job_of, measured
+from support.records import case, job_of, measured, run_info
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "broadcast")
 PASS_S, UPDATE_S, ALONE_S, IN_STEP_S = 0.010, 0.002, 0.001, 0.003
@@ -38,3 +40,26 @@ def probe_of(case: Case, rows: list[dict] | None = None, **changes: Any) -> Reco
     record = dataclasses.replace(measured(probed), job=job_of("probe"), phases={"probe": [9.0]}, wall_s=11.0)
     tables = {"machine_rates": rows or probe_rows(case.world_size)}
     return dataclasses.replace(record, **{"tables": tables, **changes})
+
+
+_TINY: dict[str, Any] = {"workload": PluginChoice("transformer", {"preset": "tiny"}), "batch": Batch(8, 4, 1)}
+DDP, FSDP = case("ddp", **_TINY), case("fsdp", **_TINY)
+SMALL = case("ddp-small", **{**_TINY, "batch": Batch(8, 1, 4)}, strategy=PluginChoice("ddp"))
+"""Four micro-batches: by the rates of the probe as fast as ddp."""
+
+
+def partly_measured(
+    *speeds: float, cases: tuple[Case, ...] = (DDP, FSDP, SMALL), trials: int = 3
+) -> RunAnalysis:
+    """Run with a probe of *cases*, of which only ``DDP`` has trials yet, at *speeds* in tokens/s."""
+    records = (probe_of(DDP), *(measured(DDP, each, round_=i) for i, each in enumerate(speeds)))
+    info = dataclasses.replace(run_info(*records), cases=[PlannedCase(each) for each in cases])
+    suite = {"name": "tiny", "measure": {"trials": trials}}
+    return RunAnalysis(dataclasses.replace(info, suite=suite), records)
+
+
+def predicted_speed(run: RunAnalysis, of: Case) -> float:
+    """Tokens/s that the probe of *run* predicts of *of*."""
+    speed = run.predictions[of.id].tokens_per_s
+    assert speed is not None
+    return speed.value

@@ -8,7 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.case_summary import PENDING
+from distbench.analysis.choice import (
+    MEASURE_IT,
+    Candidate,
+    Goal,
+    Requirements,
+    Selection,
+    memory_thresholds,
+    select_case,
+)
 from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
@@ -54,6 +63,7 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
             _no_recommendation(run.candidates, choice),
             (
                 *_provisional_order(choice),
+                *_to_measure(choice),
                 *_by_device_count(run.candidates, choice),
                 *_excluded_but_faster(choice),
             ),
@@ -67,6 +77,7 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
         (
             *why,
             *_comparison_sentences(run.candidates, choice, pick),
+            *_to_measure(choice),
             *_fewer_devices(run.candidates, choice, pick),
             *_by_device_count(run.candidates, choice),
             *_memory_sentences(run.candidates, choice, pick),
@@ -175,6 +186,10 @@ def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
             f"Not settled on {devices}: {len(noisy)} of {format_count(len(selection.provisional), 'case')} "
             f"{was} measured on a noisy machine; for example {first.name}: {_without_kind(first.barred)}."
         )
+    untried = {_reason_kind(MEASURE_IT), PENDING}
+    if selection.to_measure and {_reason_kind(why) for _, why in selection.excluded} <= untried:
+        some = format_count(len(selection.to_measure), "case")
+        return f"No recommendation for {devices}: none was measured yet; {some} may be fastest by prediction."
     return f"No recommendation for {devices}: {_main_exclusion(selection)}."
 
 
@@ -402,6 +417,18 @@ def _excluded_but_faster(selection: Selection) -> list[str]:
         f"{join_limited([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: "
         f"{why}."
         for why, same in [*by_reason.items()][:_MAX_EXCLUDED]
+    ]
+
+
+def _to_measure(selection: Selection) -> list[str]:
+    """Cases that may be the fastest by prediction, and how to measure them."""
+    told = [one.predicted_text for one in selection.to_measure]
+    if not told:
+        return []
+    faster = "may be faster" if selection.pick else "may be the fastest"
+    return [
+        f"By prediction, not measured: {join_limited(told, limit=3)} {faster}. Measure "
+        f"{'it' if len(told) == 1 else 'them'} with distbench tune --resume RUN."
     ]
 
 

@@ -14,8 +14,11 @@
   }
 
   function whyNot(one, wish) {
-    if (one.barred && !one.is_noisy) return one.barred;
+    if (one.barred && !one.is_noisy && !one.predicted) return one.barred;
     if (wish.avoid.includes(one.label)) return "excluded";
+    if (one.predicted) {
+      return one.predicted_memory !== null && wish.memory !== null && one.predicted_memory > wish.memory ? "predicted: does not fit" : one.barred;
+    }
     if (one.speed === null) return "throughput unknown: " + one.unknown;
     if (wish.goal === "tokens-per-joule" && one.joules === null) return "energy unknown: " + one.joules_unknown;
     if (one.memory === null && (wish.memory !== null || wish.goal === "memory")) return "memory unknown: " + one.memory_unknown;
