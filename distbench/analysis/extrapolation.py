@@ -120,7 +120,7 @@ def _plugin_reason(case: Case) -> str:
 
 
 def _scaling(case: Case, family: Sequence[Case], suite: Mapping[str, object]) -> Scaling:
-    """What the suite of *case* keeps over numbers of devices: the batch of all, or that of each device."""
+    """Kind of scaling of *case*: by its *family* on fewer devices, or else by the batch of its *suite*."""
     others = [each.batch.global_batch_size for each in family if each.world_size < case.world_size]
     if others:
         return "strong" if case.batch.global_batch_size in others else "weak"
