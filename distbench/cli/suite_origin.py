@@ -28,6 +28,7 @@ from distbench.cli.suite_template import (
 from distbench.cli.user_models import construct_models
 from distbench.core.case import PluginChoice
 from distbench.core.errors import SuiteError, UsageError, did_you_mean
+from distbench.core.machine import Machine
 from distbench.core.user_callables import callable_problem
 from distbench.record import catalog
 from distbench.record.run_folder import RUN_FILE, Run
@@ -87,13 +88,7 @@ class SuiteOrigin:
         if not self.on:
             return render_suite(self._answers(), name)
         check_proposable(self.model, self.goal, self.on)
-        machine = find_described_machine(self.on, None, None)
-        if machine is None:
-            raise UsageError(
-                f"--on = {self.on!r}: a launcher, whose GPUs are not known here; name them, such as "
-                "--on h100-sxm:8x8, or a machine.yaml"
-            )
-        return render_machine_suite(self._answers(), self.on, machine, name)
+        return render_machine_suite(self._answers(), self.on, described_gpus(self.on), name)
 
     def _draft(self, out: Path) -> SuiteDraft:
         file = Path(self.source)
@@ -169,6 +164,21 @@ class SuiteOrigin:
                 row = dataclasses.replace(row, shift_labels=False)
             shape |= each.shape
         return shape, row
+
+
+def described_gpus(on: str) -> Machine:
+    """The machine that *on* describes.
+
+    Raises:
+        UsageError: it describes none.
+    """
+    machine = find_described_machine(on, None, None)
+    if machine is None:
+        raise UsageError(
+            f"--on = {on!r}: a launcher, whose GPUs are not known here; name them, such as "
+            "--on h100-sxm:8x8, or a machine.yaml"
+        )
+    return machine
 
 
 def check_folder(file: Path) -> None:

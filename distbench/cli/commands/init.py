@@ -48,7 +48,7 @@ def init(
     out: OutOption = DEFAULT_RUNS_FOLDER,
 ) -> int:
     """Write a first suite, with comments."""
-    from distbench.cli.suite_origin import SuiteOrigin, check_folder, write_suite
+    from distbench.cli.suite_origin import SuiteOrigin, check_folder, described_gpus, write_suite
 
     if source and (devices or goal):
         raise UsageError(
@@ -61,6 +61,9 @@ def init(
     if file.exists():
         raise UsageError(f"{file}: already exists; choose another file: distbench init FILE")
     check_folder(file)
+    if on:
+        # before anything is asked
+        described_gpus(on)
     answers = {"model": model, "devices": devices, "goal": goal}
     if not source:
         answers = _ask_missing(answers, _DEFAULTS | ({"model": "auto"} if on else {}))
