@@ -32,6 +32,8 @@ from distbench.analysis.statistics.intervals import RunVariance, RunVariances, r
 from distbench.core.case import Case
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
+from distbench.prediction.probed_rates import PROBE
+from distbench.record import Record, records_of_kind
 from distbench.record.record_reader import DamagedTrial
 from distbench.record.run_folder import RunInfo
 
@@ -94,6 +96,8 @@ class HistoryRun:
     """Case id -> scaling efficiency, for cases also measured on one device."""
     damaged: tuple[DamagedTrial, ...] = ()
     """Trials that can't be read; no number includes them."""
+    probes: tuple[Record, ...] = ()
+    """Probes of its machine."""
 
     def restricted_to(self, ids: Collection[str]) -> HistoryRun:
         """The run with only the cases in *ids*."""
@@ -115,6 +119,7 @@ class HistoryRun:
             run.info.machine,
             _efficiencies(run.scaling),
             tuple(run.damaged),
+            tuple(records_of_kind(run.records, PROBE)),
         )
 
 

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from distbench.analysis.change_split import split_change
 from distbench.analysis.comparison import STEP, compare_cases
 from distbench.analysis.history import HistoryRun, run_variances
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments
 from distbench.analysis.statistics.distributions import t_quantile
-from distbench.analysis.statistics.intervals import CONFIDENCE, RunVariance
+from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval, RunVariance
 from distbench.analysis.verdicts import perturbed_losses
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.job import MEASURE
@@ -101,6 +102,9 @@ def judge_stored(
     incomparable = _incomparable(baseline, candidate, same_machine)
     records = [group_by(run.timed_records, lambda record: record.case_id) for run in (baseline, candidate)]
     perturbed = perturbed_losses(baseline.records)
+    environment = fact_differences(
+        *(merge_environments(run.timed_records, run.info.machine) for run in (baseline, candidate))
+    )
     cases = []
     for pair in compare_cases(baseline.cases, candidate.cases):
         row = pair.after
@@ -127,18 +131,29 @@ def judge_stored(
             *_pair_findings(pairs, rules, own, perturbed.get(case.id, ())),
             *required_findings(row, rules),
         )
-        cases.append(CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes))
+        step = _step_ratio(pace)
+        split = split_change(case, step, baseline.records, candidate.records, environment) if step else None
+        cases.append(
+            CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes, split=split)
+        )
     return GateResult(
         gate_id=new_run_id(),
         suite=candidate.info.suite_name,
         baseline=title,
         candidate="the suite without changes",
         cases=tuple(cases),
-        environment=fact_differences(
-            *(merge_environments(run.timed_records, run.info.machine) for run in (baseline, candidate))
-        ),
+        environment=environment,
         notes=(f"Scaling efficiency is not judged against a stored run; {_ADVICE}.",),
     )
+
+
+def _step_ratio(pace: Sequence[MetricFinding]) -> ConfidenceInterval | None:
+    """Ratio of two steps by the finding on them, with its interval if it has one; None: it has no ratio."""
+    for finding in pace:
+        if finding.ratio is not None:
+            half = math.log(finding.high / finding.ratio) if finding.high else None
+            return ConfidenceInterval(finding.ratio, half)
+    return None
 
 
 def _pair_findings(

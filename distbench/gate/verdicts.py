@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from distbench.analysis.change_split import Split, split_json
 from distbench.gate.wording import COST_WORDS, describe_change
 from distbench.run import StopReason
 
@@ -74,6 +75,8 @@ class CaseVerdict:
     minutes_per_pair: float = 0.0
     first: tuple[MetricFinding, ...] = ()
     """Findings of the first series, if a second was run to confirm them."""
+    split: Split | None = None
+    """What the machine explains of a changed step, or why that is unknown; None: not two probes."""
 
     @property
     def word(self) -> GateVerdict:
@@ -192,5 +195,5 @@ class GateResult:
         if self.since:
             plain["since"] = self.since.to_json()
         for case, data in zip(self.cases, plain["cases"], strict=True):
-            data |= {"word": case.word, "said": case.said}
+            data |= {"word": case.word, "said": case.said, "split": split_json(case.split)}
         return {"format": RESULT_FORMAT, "word": self.word, **plain, "state": self.state}

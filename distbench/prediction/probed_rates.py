@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -23,6 +23,8 @@ PROBE = "probe"
 """Kind of job that measures rates."""
 RATES_TABLE = "machine_rates"
 """Table of its records; the columns are in ``distbench.jobs.probe``."""
+COMPUTATION_RATES = ("matmul", "copy")
+"""Rates of a device that computes, whatever the model is: arithmetic, and memory."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class ProbedRates:
     """The same between the layers of a model: what it adds to a step."""
     layout: Layout | str | None = None
     """Model of a workload without formulas, as the ranks read it, or the reason why they could not."""
+    computation: Mapping[str, DurationCurve] = field(default_factory=dict)
+    """``matmul`` and ``copy``, as far as they were measured, by bytes: no code of a model enters them."""
 
     def group(self, mesh: Mapping[str, int], dimension: str | None, world_size: int) -> ProbedGroup:
         """Group of a rank over a *dimension* of the *mesh*, outermost first; None: all *world_size* ranks."""
@@ -139,10 +143,13 @@ class ProbedRates:
         return Duration(once.seconds + max(0.0, more), max(each.relative_sd for each in (once, *meetings)))
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> ProbedRates | str:
+    def from_rows(
+        cls, rows: Iterable[Mapping[str, Any]], *, of_one_repetition: bool = False
+    ) -> ProbedRates | str:
         """Rates in the *rows* of a probe; or the reason why they are not enough.
 
-        Rows with numbers that no measurement has do not count.
+        Rows with numbers that no measurement has do not count. Spreads are those of medians, or of a single
+        repetition.
         """
         found: dict[tuple[str, str, ProbedGroup], list[tuple[float, Duration]]] = defaultdict(list)
         for row in rows:
@@ -153,8 +160,8 @@ class ProbedRates:
             if not row.get("reason") and all(map(_is_positive, positive)) and _is_magnitude(spread):
                 group = ProbedGroup(row.get("group_size") or 1, row.get("nodes") or 1)
                 key = rate, row.get("op") or "", group
-                # of a median, whose standard deviation is sqrt(pi / 2) times that of a mean
-                sd = spread * math.sqrt(math.pi / 2 / row["repetitions"])
+                # the standard deviation of a median is sqrt(pi / 2) times that of a mean
+                sd = spread if of_one_repetition else spread * math.sqrt(math.pi / 2 / row["repetitions"])
                 found[key].append((float(amount), Duration(row["seconds"], sd)))
         curves = {key: DurationCurve(sorted(points, key=_amount)) for key, points in found.items()}
         by_rate: dict[str, dict[tuple[str, ProbedGroup], DurationCurve]] = defaultdict(dict)
@@ -164,7 +171,8 @@ class ProbedRates:
             if not by_rate[needed]:
                 return f"the probe did not measure {needed}"
         (passes,), (update,) = (tuple(by_rate[name].values())[:1] for name in ("forward_backward", "update"))
-        return cls(passes, update, by_rate["collective"], by_rate["collective_in_step"])
+        computation = {name: curve for name in COMPUTATION_RATES for curve in by_rate[name].values()}
+        return cls(passes, update, by_rate["collective"], by_rate["collective_in_step"], computation)
 
 
 def _is_magnitude(value: object) -> TypeGuard[float]:
@@ -180,11 +188,13 @@ def _amount(point: tuple[float, Duration]) -> float:
     return point[0]
 
 
-def probed_rates(case: Case, records: Iterable[Record], machine: Machine | None = None) -> ProbedRates | str:
+def probed_rates(
+    case: Case, records: Iterable[Record], machine: Machine | None = None, *, of_one_repetition: bool = False
+) -> ProbedRates | str:
     """Rates for *case* among the *records* of a run; or the reason why there are none.
 
     The newest probe counts that was made for the case, or else for one with the same conditions. *machine* is
-    where the case would run; None: where the probe did.
+    where the case would run; None: where the probe did. Spreads are as in ``ProbedRates.from_rows``.
     """
     if problem := row_length_problem(case):
         return problem
@@ -206,7 +216,8 @@ def probed_rates(case: Case, records: Iterable[Record], machine: Machine | None 
     nodes, spanned = node_count(measured[-1]), _nodes_spanned(case, machine)
     if spanned > nodes:
         return f"the probe on {ranks} ran on {format_count(nodes, 'node')}, and the case needs {spanned}"
-    rates = ProbedRates.from_rows(measured[-1].tables.get(RATES_TABLE, []))
+    rows = measured[-1].tables.get(RATES_TABLE, [])
+    rates = ProbedRates.from_rows(rows, of_one_repetition=of_one_repetition)
     if isinstance(rates, str):
         return rates
     return replace(rates, layout=recorded_layout(measured[-1].tables.get(LAYOUT_TABLE, [])))

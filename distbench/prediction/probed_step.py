@@ -156,6 +156,7 @@ def _collective(each: ExpectedCollective, rates: ProbedRates, group: ProbedGroup
 def sum_durations(parts: Iterable[Duration]) -> Duration:
     """Sum of *parts*, whose errors are independent."""
     listed = list(parts)
-    total = math.fsum(each.seconds for each in listed)
-    variance = math.fsum((each.seconds * each.relative_sd) ** 2 for each in listed)
-    return Duration(total, math.sqrt(variance) / total if total else 0.0)
+    # records of others may hold numbers whose sums and squares are no floats: hypot and sum give infinity
+    total = sum(each.seconds for each in listed)
+    deviation = math.hypot(*(each.seconds * each.relative_sd for each in listed))
+    return Duration(total, deviation / total if total else 0.0)

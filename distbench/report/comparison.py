@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from distbench.analysis.case_names import short_names
+from distbench.analysis.change_split import (
+    ChangeSplit,
+    Split,
+    absence_sentences,
+    split_change,
+    split_json,
+)
 from distbench.analysis.comparison import (
     COMPARED_COLUMNS,
+    STEP,
     CasePair,
     MetricChange,
     compare_cases,
@@ -64,6 +72,8 @@ class RunComparison:
     """Kind of job -> comparison of its own records, if both runs have some."""
     work_differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Settings that make the runs different work -> their values; then cases are matched by strategy."""
+    splits: Mapping[str, Split | None] = field(default_factory=dict)
+    """Case id -> its change of a step, split by the probes of both runs; None: they do not have two."""
     is_same: bool = False
     """True if both are the same run."""
 
@@ -81,8 +91,21 @@ def compare_runs(
     apart = work_differences(before.cases, after.cases)
     matched = match_by_strategy if apart else partial(compare_cases, run_variances=run_variances)
     pairs = matched(before.cases, after.cases)
+    environment = fact_differences(*facts)
     jobs = dict(_job_tables(before, after))
-    return RunComparison(before, after, pairs, fact_differences(*facts), run_variances, jobs, apart)
+    splits = {} if apart else _splits(before, after, pairs, environment)
+    return RunComparison(before, after, pairs, environment, run_variances, jobs, apart, splits)
+
+
+def _splits(
+    before: RunAnalysis, after: RunAnalysis, pairs: Sequence[CasePair], environment: Iterable[str]
+) -> dict[str, Split | None]:
+    """Split of the step's change of each case that has one, by case id."""
+    return {
+        pair.id: split_change(pair.after.case, change.ratio, before.records, after.records, environment)
+        for pair in pairs
+        if pair.after and (change := pair.change(STEP))
+    }
 
 
 def _job_tables(before: RunAnalysis, after: RunAnalysis) -> Iterator[tuple[str, Table]]:
@@ -181,7 +204,21 @@ def comparison_sentences(comparison: RunComparison) -> list[str]:
         if comparison.work_differences
         else [_count(comparison.pairs), *_run_variance_note(comparison)]
     )
-    return [*first, environment, *causes]
+    return [*first, environment, *_split_sentences(comparison), *causes]
+
+
+def _split_sentences(made: RunComparison) -> Iterator[str]:
+    """Sentences on what the machine explains of changed steps, and on cases where that is unknown."""
+    changed = {}
+    for pair in made.pairs:
+        split, change = made.splits.get(pair.id), pair.change(STEP)
+        is_clear = isinstance(split, ChangeSplit) and split.has_clear_rest
+        if split and change and (is_clear or change.word != "same"):
+            changed[pair.name] = split
+    for name, split in changed.items():
+        if isinstance(split, ChangeSplit):
+            yield f"{one_line(name)}: {split.sentence()}."
+    yield from absence_sentences(changed)
 
 
 def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
@@ -238,6 +275,7 @@ def comparison_json(comparison: RunComparison) -> dict[str, Any]:
                     }
                     for change in pair.changes
                 },
+                "split": split_json(comparison.splits.get(pair.id)),
             }
             for pair in comparison.pairs
         ],

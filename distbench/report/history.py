@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.case_names import short_names
+from distbench.analysis.change_split import Split, split_json
 from distbench.analysis.cumulative_change import CumulativeChange, cumulative_change
 from distbench.analysis.history import CaseHistory, HistoryRun, case_histories
+from distbench.analysis.shift_splits import shift_splits
 from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, MIN_POINTS, LevelShift
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line, wrap_text
@@ -24,6 +27,7 @@ from distbench.report.history_words import (
     environment_change_text,
     run_label,
     shift_sentences,
+    split_sentences,
 )
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.tables.text_table import CHANGE_EMPHASIS, Painter, no_color
@@ -58,6 +62,11 @@ class MetricHistory:
             if start
             else {}
         )
+
+    @cached_property
+    def splits(self) -> dict[str, dict[int, Split]]:
+        """Case id -> index of the first point after a shift -> its split by the probes of these runs."""
+        return {each.case.id: shift_splits(each, self.runs) for each in self.histories}
 
     @classmethod
     def of(
@@ -141,7 +150,13 @@ def _history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange
         for series in made.histories
         for sentence in shift_sentences(series)
     ]
-    return [_count(made), *steps, *in_all, *_environment_change_sentences(made), *_skipped_runs_notes(made)]
+    splits = [
+        f"{made.names[series.case.id]}: {sentence}."
+        for series in made.histories
+        for sentence in split_sentences(series, made.splits[series.case.id])
+    ]
+    changes = _environment_change_sentences(made)
+    return [_count(made), *steps, *in_all, *changes, *splits, *_skipped_runs_notes(made)]
 
 
 def history_json(history: MetricHistory) -> dict[str, Any]:
@@ -154,11 +169,16 @@ def history_json(history: MetricHistory) -> dict[str, Any]:
         "damaged": [
             {"run_id": each.run_id, **trial.to_json()} for each in history.runs for trial in each.damaged
         ],
-        "series": [_series_json(each, since.get(each.case.id)) for each in history.histories],
+        "series": [
+            _series_json(each, since.get(each.case.id), history.splits[each.case.id])
+            for each in history.histories
+        ],
     }
 
 
-def _series_json(series: CaseHistory, since: CumulativeChange | None) -> dict[str, Any]:
+def _series_json(
+    series: CaseHistory, since: CumulativeChange | None, splits: Mapping[int, Split]
+) -> dict[str, Any]:
     return {
         "case": series.case.name,
         "case_id": series.case.id,
@@ -182,10 +202,14 @@ def _series_json(series: CaseHistory, since: CumulativeChange | None) -> dict[st
                 "facts": list(each.facts),
                 "change": _change_json(series, each.shift) if each.shift else None,
                 "known": each.is_testable,
+                "split": split_json(splits.get(each.place)),
             }
             for each in series.environment_changes
         ],
-        "steps": [_change_json(series, change) for change in series.shifts],
+        "steps": [
+            {**_change_json(series, change), "split": split_json(splits.get(change.place))}
+            for change in series.shifts
+        ],
         "levels": [dataclasses.asdict(level) for level in series.segments],
         "left_out": [{"run_id": run, "why": why} for run, why in series.skipped_runs],
         "since": _since_json(series, since) if since else None,

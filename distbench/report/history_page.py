@@ -18,6 +18,7 @@ from distbench.report.history_words import (
     environment_change_sentences,
     run_label,
     shift_sentences,
+    split_sentences,
 )
 from distbench.report.html import Chapter
 from distbench.system.files import infrastructure_errors, write_atomic
@@ -65,7 +66,8 @@ def _chart(series: CaseHistory, made: MetricHistory, id_: str) -> Chart:
     look = CaseStyle.for_cases(made.histories).marker(series.case.strategy.name)
     steps = shift_sentences(series) or ["no significant level shift"]
     # of nightly environment changes, the thirtieth adds nothing
-    findings = [*steps, *environment_change_sentences(series)[-_MAX_CHANGES:]]
+    changes = environment_change_sentences(series)[-_MAX_CHANGES:]
+    findings = [*steps, *changes, *split_sentences(series, made.splits[series.case.id])]
     return Chart(
         id_,
         made.names[series.case.id],

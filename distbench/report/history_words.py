@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from distbench.analysis.change_split import Split
 from distbench.analysis.cumulative_change import CumulativeChange
 from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint
 from distbench.analysis.statistics.change_points import MIN_POINTS, LevelShift
@@ -23,6 +24,22 @@ def shift_sentences(series: CaseHistory) -> list[str]:
         f"{place - starts[place]} runs before, {ends[place] - place} after"
         for change in series.shifts
         for place in [change.place]
+    ]
+
+
+def split_sentences(series: CaseHistory, splits: Mapping[int, Split]) -> list[str]:
+    """Sentence for each shift that runs with a probe are on both sides of, without the name of the case.
+
+    *splits* are by the index of the first point after the shift.
+    """
+    return [
+        f"from run {run_label(series.points[place])} on, "
+        + (
+            f"machine and code are not told apart: {one_line(split)}"
+            if isinstance(split, str)
+            else split.sentence()
+        )
+        for place, split in splits.items()
     ]
 
 

@@ -27,11 +27,18 @@ def probe_rows(ranks: int = 2) -> list[dict]:
     """Rates of *ranks* ranks: passes and updates by their size, collectives alike at any size."""
     rows = [rate_row("forward_backward", samples, samples * PASS_S) for samples in (1, 8)]
     rows += [rate_row("update", size, size * UPDATE_S / 1e6) for size in (1_000_000, 10_000_000)]
+    rows += [rate_row("matmul", 3 << 20, 0.004), rate_row("copy", 128 << 20, 0.02)]
     for op in OPERATIONS if ranks > 1 else ():
         rows += [rate_row("collective", size, ALONE_S, op, ranks) for size in (4096, 4 << 20)]
     for op in OPERATIONS[:3] if ranks > 1 else ():
         rows += [rate_row("collective_in_step", size, IN_STEP_S, op, ranks) for size in (4096, 4 << 20)]
     return rows
+
+
+def slowed(rows: list[dict], factor: float, *rates: str) -> list[dict]:
+    """*rows* of which those of some *rates* take *factor* times as long."""
+    assert {*rates} <= {row["rate"] for row in rows}
+    return [{**row, "seconds": row["seconds"] * (factor if row["rate"] in rates else 1)} for row in rows]
 
 
 def probe_of(case: Case, rows: list[dict] | None = None, **changes: Any) -> Record:

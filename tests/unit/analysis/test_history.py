@@ -267,6 +267,7 @@ def test_json_holds_what_is_told_and_is_valid():
         "before": 0.0,
         "after": 8.0,
         "effect": None,
+        "split": None,
         "chance": pytest.approx(0, abs=1e-9),
         "word": "worse",
     }
