@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import join_words
 from distbench.prediction.estimates import NORMAL_95, PredictedValue
@@ -24,9 +25,11 @@ from distbench.prediction.probed_rates import (
 )
 from distbench.prediction.probed_step import probed_step
 from distbench.record import Record
+from distbench.strategies.base import Strategy
 
 _MAX_HALF_LOG_WIDTH = 100.0
 """Half width of an interval of the logarithm beyond which it says nothing."""
+_TOO_FAR_APART = "the rates of the two probes are too far apart"
 _Key = tuple[str, ProbedGroup]
 
 
@@ -67,6 +70,10 @@ def change_by_rates(case: Case, before: ProbedRates, after: ProbedRates) -> Mach
         return "the two probes multiplied or copied arrays of other sizes"
     low, high = min(each.low for each in known), max(each.high for each in known)
     computation = PredictedValue(math.sqrt(math.prod(each.value for each in known)), low, high)
+    if not 0 < low <= high < math.inf:
+        return _TOO_FAR_APART
+    if _only_computes(case):
+        return MachineChange(computation, computation, None)
     then = probed_step(case, before)
     if isinstance(then, str):
         return then
@@ -79,11 +86,17 @@ def change_by_rates(case: Case, before: ProbedRates, after: ProbedRates) -> Mach
             return now
         steps.append(now.seconds.value / then.seconds.value)
         moved.append(now.terms.get("communication", 0.0))
-    if not all(0 < each < math.inf for each in (*steps, low, high)):
-        return "the rates of the two probes are too far apart"
+    if not all(0 < each < math.inf for each in steps):
+        return _TOO_FAR_APART
     added = then.terms.get("communication", 0.0)
     collectives = PredictedValue(*(each / added for each in moved)) if added else None
     return MachineChange(PredictedValue(*steps), computation, collectives)
+
+
+def _only_computes(case: Case) -> bool:
+    """True if a step of *case*, of whatever model, communicates and offloads nothing."""
+    strategy: Strategy = registry.create_plugin("strategies", case.strategy)
+    return case.world_size == 1 and not strategy.offloads
 
 
 def _ratio(before: DurationCurve, after: DurationCurve) -> PredictedValue | None:

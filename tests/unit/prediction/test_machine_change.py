@@ -13,7 +13,8 @@ DDP = case("ddp", batch=Batch(8, 4, 1))
 SINGLE = case("single", 1, batch=Batch(8, 8, 1))
 COMPUTED_S = 4 * PASS_S + 4 * 1_016_960 / 1e6 * UPDATE_S
 COLLECTIVES_S = 2 * IN_STEP_S
-MACHINE = ("matmul", "copy", "collective")
+COMPUTING = ("matmul", "copy")
+MACHINE = (*COMPUTING, "collective")
 OF_CODE = ("forward_backward", "update", "collective_in_step")
 
 
@@ -50,6 +51,13 @@ def test_computation_is_between_arithmetic_and_memory():
     assert found.collectives is None
     assert found.step.value == pytest.approx(2**0.5)
     assert found.step.low < 1 < 2 < found.step.high
+
+
+def test_on_one_device_nothing_has_to_be_known_of_the_model():
+    user = PluginChoice("user", {"model": "m:M"})
+    found = change(slowed(probe_rows(1), 3, *COMPUTING), dataclasses.replace(SINGLE, workload=user))
+    assert found.step == found.computation
+    assert found.step.value == pytest.approx(3)
 
 
 def test_a_spread_of_repetitions_is_that_of_one_of_them():
@@ -89,7 +97,26 @@ def without(rate: str, rows=None):
             probe_rows(),
             "offload is not probed",
         ),
+        (
+            dataclasses.replace(DDP, workload=PluginChoice("user", {"model": "m:M"})),
+            probe_rows(),
+            probe_rows(),
+            "the size of the model is known only to its own code",
+        ),
+        (
+            case("zero", 1, strategy=PluginChoice("zero", {"stage": 2, "offload_optimizer": "cpu"})),
+            probe_rows(1),
+            probe_rows(1),
+            "offload is not probed",
+        ),
         (DDP, slowed(probe_rows(), 1e-99, "copy"), slowed(probe_rows(), 1e300, "copy"), "too far apart"),
+        (SINGLE, slowed(probe_rows(1), 1e-99, "copy"), slowed(probe_rows(1), 1e300, "copy"), "too far apart"),
+        (
+            DDP,
+            slowed(probe_rows(), 1e-99, "collective"),
+            slowed(probe_rows(), 1e300, "collective"),
+            "too far apart",
+        ),
         (
             dataclasses.replace(DDP, strategy=PluginChoice("ddp", {"powersgd_rank": 2})),
             probe_rows(),
