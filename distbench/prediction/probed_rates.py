@@ -94,10 +94,10 @@ class ProbedRates:
     """Operation and group -> collective with nothing else running, by bytes of the full array."""
     in_step: Mapping[tuple[str, ProbedGroup], DurationCurve]
     """The same between the layers of a model: what it adds to a step."""
-    layout: Layout | str | None = None
-    """Model of a workload without formulas, as the ranks read it, or the reason why they could not."""
     computation: Mapping[str, DurationCurve] = field(default_factory=dict)
     """``matmul`` and ``copy``, as far as they were measured, by bytes: no code of a model enters them."""
+    layout: Layout | str | None = None
+    """Model of a workload without formulas, as the ranks read it, or the reason why they could not."""
 
     def group(self, mesh: Mapping[str, int], dimension: str | None, world_size: int) -> ProbedGroup:
         """Group of a rank over a *dimension* of the *mesh*, outermost first; None: all *world_size* ranks."""
