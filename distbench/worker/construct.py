@@ -115,8 +115,7 @@ def _refusal(module: nn.Module, device: str, compute: str) -> str:
 def _construct_module(workload: Workload) -> nn.Module:
     """Construct the module, without its memory if the constructor allows that."""
     try:
-        with torch.device("meta"):
-            return workload.module()
+        return weights.without_numbers(workload)
     except Exception:
         # a constructor that reads its numbers; a mistake is raised again
         return workload.module()

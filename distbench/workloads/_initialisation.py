@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,6 +24,12 @@ aten = torch.ops.aten
 # operations that fill a tensor whatever was in it before
 _DRAWS = {aten.normal_, aten.uniform_}
 _FILLS = {*_DRAWS, aten.zero_, aten.fill_}
+_DRAWING_FUNCTIONS: set[Any] = {
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+}
 # operations that treat every element alike
 _ELEMENTWISE = {
     *(aten.add_, aten.sub_, aten.mul_, aten.div_, aten.clamp_, aten.clamp_min_, aten.clamp_max_),
@@ -39,6 +47,18 @@ class _Operation:
 
     def apply_to(self, tensor: torch.Tensor) -> None:
         self.function(tensor, *self.arguments, **self.kwargs)
+
+
+class NoDraws(TorchFunctionMode):
+    """Leaves a tensor as it is where a constructor would draw its numbers."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING_FUNCTIONS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 class InitRecorder(TorchDispatchMode):

@@ -9,17 +9,16 @@ keeps. The file does not grow with the model, unless exactly the numbers of the 
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import nn
 from torch._guards import active_fake_mode
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from distbench.core.errors import UnsupportedCase
 from distbench.workloads._initial import (
@@ -30,10 +29,12 @@ from distbench.workloads._initial import (
     write_perturbation,
     write_weights,
 )
-from distbench.workloads._initialisation import InitRecorder
+from distbench.workloads._initialisation import InitRecorder, NoDraws
 from distbench.workloads._perturbed_init import Perturbation
 
 if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
     from distbench.workloads.base import Workload
 
 __all__ = ["DTYPES", "Perturbation", "WeightFile", "open_weights", "unshared", "write_perturbation"]
@@ -93,7 +94,15 @@ def save_initial(
 
 def meta_module(workload: Workload) -> nn.Module:
     """Module without weights: on the meta device, or on the CPU if it can't be built there."""
-    with torch.device("meta" if _is_on_meta(workload) else "cpu"):
+    if _is_on_meta(workload):
+        return without_numbers(workload)
+    with torch.device("cpu"):
+        return workload.module()
+
+
+def without_numbers(workload: Workload) -> nn.Module:
+    """Module on the meta device; its constructor draws no numbers, for which torch imports its compiler."""
+    with torch.device("meta"), NoDraws():
         return workload.module()
 
 
@@ -262,7 +271,7 @@ def fill_tensor(target: torch.Tensor, initial: WeightFile, name: str) -> None:
         ValueError: they differ in shape.
     """
     check_shape(target, initial, name)
-    if isinstance(target, DTensor):
+    if _is_sharded(target):
         _fill_shard(target, initial, name)
     elif target.is_contiguous():
         initial.fill(target.view(-1), name)
@@ -312,7 +321,16 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def _is_sharded(tensor: torch.Tensor) -> TypeGuard[DTensor]:
+    """True if *tensor* is a ``DTensor``."""
+    # its module takes a second to import, and where it is not imported there is none
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def _fill_shard(target: DTensor, initial: WeightFile, name: str) -> None:
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
     local = target.to_local()
     if not local.numel():

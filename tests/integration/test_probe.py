@@ -24,7 +24,7 @@ world_sizes: [2]
 strategies: [ddp, tp]
 measure: {trials: 1}
 limits: {step: 30}
-probe: {seconds: 4}
+probe: {seconds: 10}
 launcher: kept
 """
 OF_OUR_OWN = """

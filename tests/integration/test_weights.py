@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads.base import Workload
+from support.runs import MODELS
 
 LLAMA = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2}
@@ -347,6 +349,25 @@ def sharded(tmp_path_factory) -> Path:
         rank.join(240)
     assert [rank.exitcode for rank in ranks] == [0, 0]
     return folder
+
+
+WITHOUT_NUMBERS = """
+import sys
+from distbench.core import registry
+from distbench.core.case import PluginChoice
+from distbench.workloads import weights
+small = registry.create_plugin("workloads", PluginChoice("user", {"model": "small:Small", "length": 32}))
+module = weights.without_numbers(small)
+print({each.device.type for each in module.parameters()}, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_module_without_numbers_is_constructed_without_the_compiler_of_torch():
+    """Its import takes longer than all else that a plan asks a user's model."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NUMBERS], cwd=MODELS, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["{'meta'}", "False"], done.stderr
 
 
 @pytest.mark.parametrize("name", CHOICES)
