@@ -146,6 +146,13 @@ def test_cpus_need_a_probe_on_both_numbers_of_devices(runs):
     assert (rows[4]["source"], rows[4]["efficiency"]) == ("probe", pytest.approx(1.0))
 
 
+def test_nodes_have_as_many_ranks_as_in_the_run(runs):
+    trial = dataclasses.replace(gpu_trial("ddp", 8, 0.2), nodes={"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]})
+    stored_run(Path(runs), trial, run_id="abab1111", suite_name="nodes")
+    done = call("extrapolate", "abab1111", "--to", "16", "--out", runs)
+    assert "nodes of 4 h100-sxm" in " ".join(done.stdout.split())
+
+
 def test_gpus_without_a_data_sheet_have_to_be_named(runs):
     trials = gpu_trial("ddp", 8, 0.2, {"gpu": "NVIDIA A100 80GB PCIe"})
     stored_run(Path(runs), trials, run_id="dddd4444", suite_name="others")

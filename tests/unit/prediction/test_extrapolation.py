@@ -147,6 +147,13 @@ def test_probes_on_both_numbers_of_devices_come_before_data_sheets():
     assert found.half_log_width == pytest.approx(NORMAL_95 * 0.1, rel=1e-6)
 
 
+def test_a_step_that_lacks_a_part_is_refused():
+    of = gpu_cell({"zero": {"stage": 2, "offload_optimizer": "cpu"}}, 4)
+    far = moved(of, 16)
+    found = step_ratio(of, far, CLUSTER, [probe_of(of), probe_of(far)])
+    assert "offload has no rate in a probe; it offloads states to CPU memory" in found
+
+
 REFUSED = [
     (cell("ddp", 2, Batch(8, 4, 1)), "no probe on 16 devices; data sheets are of GPUs"),
     (gpu_cell("ddp", engine=PluginChoice("accelerate")), "engine accelerate"),
