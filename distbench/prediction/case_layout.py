@@ -168,4 +168,6 @@ def _parts(case: Case, strategy: Any) -> dict[str, Any]:
         "micro_batch": batch.micro_batch_size // parts,
         "micro_batches": batch.gradient_accumulation_steps * parts,
         "parts": parts,
+        # each micro-batch of the case is a schedule
+        "schedules": batch.gradient_accumulation_steps,
     }

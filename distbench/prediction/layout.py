@@ -45,6 +45,8 @@ class StepLayout:
     """Operation that reduces gradients over the ranks that shard."""
     parts: int = 1
     """Micro-batches of a pipeline that count as one for ``micro_batch`` in those two."""
+    schedules: int = 1
+    """Times that a pipeline fills and drains in a step."""
     overlaps_gathers: bool = True
     """True if parameters are gathered beside computation."""
     overlaps_reductions: bool = True

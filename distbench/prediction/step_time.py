@@ -70,7 +70,7 @@ class _StepTime:
             "communication": micro_batches * (inside + self._logit_seconds())
             + self.data_parallel.seconds(self.layer.forward, self.layer.backward)
             + self._send_seconds(),
-            "bubble": (layout.stages - 1) / layout.chunks * (of_layers + inside),
+            "bubble": layout.schedules * (layout.stages - 1) / layout.chunks * (of_layers + inside),
             "update": self.data_parallel.own_parameters * layout.update_bytes / self.work.hardware.memory,
             "host": _STEP + micro_batches * layers * self.layer.idle,
         }
@@ -131,7 +131,7 @@ class _StepTime:
         both = 2 * send_seconds(size, Group(layout.stages, layout.stage_ranks), self.work.hardware)
         if layout.chunks > 1:
             return _INTERLEAVED_SEND * layout.micro_batches * layout.chunks * both
-        return (layout.micro_batches + layout.stages - 1) * both
+        return (layout.micro_batches + layout.schedules * (layout.stages - 1)) * both
 
 
 def predicted_step(

@@ -110,6 +110,20 @@ def test_micro_batches_of_a_pipeline_are_parts_of_those_of_the_suite(tmp_path):
     assert few.terms["compute"] == pytest.approx(many.terms["compute"], rel=0.4)
 
 
+def test_a_pipeline_fills_and_drains_for_each_micro_batch_of_the_suite(tmp_path):
+    one, four = (
+        steps(
+            tmp_path,
+            "h100-sxm:8",
+            "[{pp: {micro_batches: 8}}]",
+            f"batch: {{global_batch_size: 64, micro_batch_size: {size}}}",
+        )[0]
+        for size in (64, 16)
+    )
+    # four bubbles, each of passes of a quarter of the samples
+    assert 1 < four.terms["bubble"] / one.terms["bubble"] < 1.5
+
+
 def test_compiled_layers_and_recomputation_are_those_of_the_case(tmp_path):
     seconds = {
         more: steps(tmp_path, "h100-sxm:8", "[fsdp]", more)[0].terms["compute"]
