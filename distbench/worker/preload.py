@@ -18,6 +18,7 @@ import distbench.worker.rank
 import distbench.worker.trainer
 from distbench.core import registry
 from distbench.core.job import job_kinds
+from distbench.system.machine import package_versions
 
 # every rank reads its job, and imports the job's function, its model and its data
 job_kinds()
@@ -31,3 +32,5 @@ for kind in ("strategies", "metrics"):
             # a missing module of one strategy must not break others; a rank that needs it reports so itself
             with suppress(Exception):
                 importlib.import_module(module)
+# every rank records them, and has them from here
+package_versions()
