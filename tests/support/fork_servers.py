@@ -17,7 +17,11 @@ from distbench.record.run_folder import new_run_id
 _AT_FIRST = dict(os.environ)
 # pytest names the test in it; torch._inductor sets a folder of its own as it is imported here
 _NOT_OF_A_TEST = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
-_READ_BY_RANKS = ("ACCELERATE_", "AWS_SECRET", "CORRECTED", "DISTBENCH_CACHE", "PYTHONPATH", "SMALL_")
+_READ_BY_RANKS = (
+    *("ACCELERATE_", "CORRECTED", "DISTBENCH_CACHE", "PYTHONPATH", "SMALL_"),
+    # secrets of a test, which nobody reads
+    *("AWS_SECRET", "NCCL_AUTH_TOKEN"),
+)
 """Beginnings of the names of variables that models and ranks read, and no module as it is imported."""
 _IMPORTED_BY_RANKS = {
     "accelerate": ("deepspeed",),
