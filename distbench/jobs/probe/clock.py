@@ -16,7 +16,7 @@ from distbench.ipc.trial_files import PhaseTimer
 from distbench.worker.collective_times import call_seconds
 
 MIN_REPETITIONS, MAX_REPETITIONS = 3, 30
-_UNTIL = {"model": 0.4, "matmul": 0.43, "copy": 0.45, "collective_in_step": 0.85, "collective": 1.0}
+_UNTIL = {"computation": 0.4, "collective_in_step": 0.85, "collective": 1.0}
 """Share of the seconds that is over when a kind of rates ends."""
 
 

@@ -7,8 +7,9 @@ for the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from distbench.core.case import TORCH_DTYPE_NAMES
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.probe import LAYOUT, RATES, ProbeOptions
-from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row, repeat
+from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row
 from distbench.jobs.probe.collectives import GroupPlace, collective_rates, rates_in_step
 from distbench.jobs.probe.probed_model import ProbedModel
 from distbench.prediction.known_models import layout_rows
@@ -29,6 +30,8 @@ _COPY_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 """Bytes of an array that is copied: more than caches hold."""
 _MATMUL_ROWS = {"cpu": 512, "cuda": 4096}
 """Rows of the square matrices that are multiplied: enough for arithmetic to decide."""
+_ORDER = ("forward_backward", "update", "matmul", "copy")
+"""Rates of computation, as their rows are ordered."""
 
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
@@ -42,10 +45,8 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
         rows = [*model.warm_up(clock)]
         known = _layout_rows(context, model) if context.workload.reads_layout else []
         clock.start(asked.seconds)
-        rows += _model_rates(model, clock)
         compute, reduce = (_torch_dtype(x) for x in (precision.compute, precision.reduce))
-        rows += _matmul_rate(context.device, compute, clock)
-        rows += _copy_rate(context.device, clock)
+        rows += _computation_rates(model, partial(_fixed_work, context.device, compute), clock)
         rows += rates_in_step(model, groups[0], reduce, clock) if groups else []
         rows += collective_rates(groups, reduce, clock)
     model.close()
@@ -66,41 +67,59 @@ def _layout_rows(context: RankContext, model: ProbedModel) -> Rows:
         return [{"reason": f"the model can't be read: {type(error).__name__}: {error}"}]
 
 
-def _model_rates(model: ProbedModel, clock: SharedClock) -> Iterator[dict[str, Any]]:
-    """Yield rows of forward and backward passes, and of the updates of all parameters and of half of them."""
-    passes: dict[int, list[float]] = {number: [] for number in model.samples}
-    updates: dict[int, list[float]] = {}
+@dataclass(frozen=True)
+class _FixedWork:
+    """Work that no model decides."""
+
+    rate: str
+    bytes: int
+    call: Callable[[], object]
+
+
+def _fixed_work(device: torch.device, dtype: torch.dtype) -> list[_FixedWork]:
+    """A product of two matrices and a copy of memory, on arrays that live no longer than these."""
+    rows = _MATMUL_ROWS[device.type]
+    left, right, product = (torch.ones(rows, rows, dtype=dtype, device=device) for _ in range(3))
+    source = torch.zeros(_COPY_BYTES[device.type], dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    return [
+        _FixedWork(
+            "matmul",
+            left.nbytes + right.nbytes + product.nbytes,
+            lambda: torch.mm(left, right, out=product),
+        ),
+        _FixedWork("copy", source.nbytes + target.nbytes, lambda: target.copy_(source)),
+    ]
+
+
+def _computation_rates(
+    model: ProbedModel, fixed_work: Callable[[], Sequence[_FixedWork]], clock: SharedClock
+) -> Iterator[dict[str, Any]]:
+    """Yield rows of passes, of the updates of all parameters and of half of them, and of fixed work.
+
+    All take turns, so that they meet the same moments of the machine.
+    """
+    found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for repetition in range(MAX_REPETITIONS):
-        if repetition >= MIN_REPETITIONS and clock.left("model") < 0:
+        if repetition >= MIN_REPETITIONS and clock.left("computation") < 0:
             break
         for place, number in enumerate(model.samples):
-            passes[number].append(clock.time(partial(model.forward_backward, number)))
+            if number == model.samples[-1]:
+                # it empties the caches, which matters least for the longest passes
+                for work in fixed_work():
+                    # memory of new arrays is mapped when it is first touched
+                    work.call()
+                    found[work.rate, "bytes", work.bytes].append(clock.time(work.call))
+            passes = clock.time(partial(model.forward_backward, number))
+            found["forward_backward", "samples", number].append(passes)
             if place == 0:
                 model.drop_gradients()
             size = model.gradient_bytes()
-            updates.setdefault(size, []).append(clock.time(model.update))
-    for number, seconds in passes.items():
-        yield measured_row("forward_backward", seconds, samples=number)
-    for size, seconds in sorted(updates.items()):
-        if size:
-            yield measured_row("update", seconds, bytes=size)
+            found["update", "bytes", size].append(clock.time(model.update))
+    for (rate, unit, amount), seconds in sorted(found.items(), key=lambda item: _ORDER.index(item[0][0])):
+        if amount:
+            yield measured_row(rate, seconds, **{unit: amount})
 
 
 def _torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, TORCH_DTYPE_NAMES[name])  # type: ignore[no-any-return]
-
-
-def _matmul_rate(device: torch.device, dtype: torch.dtype, clock: SharedClock) -> Iterator[dict[str, Any]]:
-    """Yield the row of a product of two matrices, whose shape no model decides."""
-    rows = _MATMUL_ROWS[device.type]
-    left, right, product = (torch.ones(rows, rows, dtype=dtype, device=device) for _ in range(3))
-    seconds = repeat(lambda: clock.time(lambda: torch.mm(left, right, out=product)), clock.left("matmul"))
-    yield measured_row("matmul", seconds, bytes=left.nbytes + right.nbytes + product.nbytes)
-
-
-def _copy_rate(device: torch.device, clock: SharedClock) -> Iterator[dict[str, Any]]:
-    """Yield the row of a copy in the memory of the device."""
-    source = torch.zeros(_COPY_BYTES[device.type], dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    seconds = repeat(lambda: clock.time(lambda: target.copy_(source)), clock.left("copy"))
-    yield measured_row("copy", seconds, bytes=source.nbytes + target.nbytes)
