@@ -89,7 +89,9 @@ class PredictionsView(View):
         ]
         axis = CaseAxis.of((row, f"{name} · {_measured_text(row)}") for row, name, _ in shown.items)
         placed = [
-            (row, place) for (row, *_), place in zip(shown.items, axis.positions, strict=True) if row.measured
+            (row, place)
+            for (row, *_), place in zip(shown.items, axis.positions, strict=True)
+            if "step_s" in row.values
         ]
         yield Chart(
             "predicted-terms",

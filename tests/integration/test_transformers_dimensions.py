@@ -3,7 +3,6 @@
 import pytest
 
 from distbench.workloads.huggingface import HuggingFace
-from distbench.workloads.weights import meta_module
 
 CONFIG = {
     "hidden_size": 96,
@@ -17,6 +16,8 @@ CONFIG = {
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2"])
 def test_the_model_has_as_many_parameters(model_type, tied):
+    from distbench.workloads.weights import meta_module
+
     more = {"head_dim": 16} if model_type == "mistral" else {}
     config = {**CONFIG, **more, "tie_word_embeddings": tied}
     workload = HuggingFace(model_type=model_type, vocab_size=500, seq_len=32, config=config)

@@ -56,6 +56,12 @@ def test_the_chart_stacks_the_terms_beside_the_measured_step():
     assert all(len(trace["x"]) == 2 for trace in bars.values()), "a case without prediction has no bar"
 
 
+def test_a_case_without_a_step_time_has_a_bar_and_no_mark():
+    ddp = case("ddp")
+    (chart,) = all_views()["predictions"].charts(run_of(probe_of(ddp), measured(ddp)))
+    assert {trace["name"]: len(trace["x"]) for trace in chart.figure["data"]}["measured"] == 0
+
+
 def test_a_run_without_a_probe_has_no_chart():
     assert [*all_views()["predictions"].charts(run_of(timed(ONE, 0.1)))] == []
 
