@@ -42,7 +42,7 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _float8_problem(case, machine, _tokens_multiple(case, workload))
         or strategy.problem(case, machine)
         or engine.problem(case, strategy)
-        or _memory_problem(case, strategy, _least_parameters(workload), machine)
+        or _memory_problem(case, strategy, workload, machine)
     )
 
 
@@ -150,11 +150,12 @@ def _float8_problem(case: Case, machine: Machine, tokens: int) -> str | None:
     return None
 
 
-def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, machine: Machine) -> str | None:
+def _memory_problem(case: Case, strategy: Strategy, workload: Workload, machine: Machine) -> str | None:
     """Reason why *machine* can't hold the model states of *case*; None if it can.
 
     By theory they are the least that it needs.
     """
+    parameters = _least_parameters(workload)
     kinds = strategy.model_states(case, parameters) if parameters else None
     if kinds is None or "nvme" in strategy.offloads:
         return None
@@ -163,8 +164,9 @@ def _memory_problem(case: Case, strategy: Strategy, parameters: int | None, mach
     states, room = sum(kinds.values()), memory_room(case, machine)
     if room is None or room.fits(states):
         return None
+    known = "at least " if workload.parameters() is None else ""
     return (
-        f"the model does not fit: the model states of {parameters:,} parameters need "
+        f"the model does not fit: the model states of {known}{parameters:,} parameters need "
         f"{room.need_text(states)} by theory, and {room.text}; "
         "use a smaller model, more devices, or a strategy that shards or offloads more"
     )

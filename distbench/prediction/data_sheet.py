@@ -31,9 +31,13 @@ def data_sheet_step(case: Case, machine: Machine) -> StepPrediction | str:
 
 def decoder_of(case: Case) -> DecoderShape | str:
     """Dimensions of the decoder of *case*, or the reason why its operators are unknown in advance."""
-    shape = workload_of(case).decoder_dimensions
+    workload = workload_of(case)
+    shape = workload.decoder_dimensions
     if shape is None:
-        return f"the operators of workload {case.workload.name} are not known before it runs"
+        return (
+            workload.decoder_problem
+            or f"the operators of workload {case.workload.name} are not known before it runs"
+        )
     if shape.experts is not None:
         return "the time of experts depends on how evenly tokens are routed, which a run has to show"
     if shape.window is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from distbench.core.case import PluginChoice
 from distbench.workloads import _plans
@@ -34,7 +34,7 @@ class PlannedWorkload(Workload):
         raise NotImplementedError
 
     reads_layout = True
-    known_layout: ClassVar[Layout | None] = None
+    known_layout: Layout | None = None
     """Layout that ranks have read; None: another process has to."""
 
     def with_layout(self, layout: Layout) -> Workload:

@@ -99,6 +99,11 @@ class Workload(ABC):
         """Dimensions of the model, if it is a decoder whose blocks are those of ``transformer``."""
         return None
 
+    @property
+    def decoder_problem(self) -> str:
+        """Reason why ``decoder_dimensions`` is None, where there is more to say than that; else empty."""
+        return ""
+
     def tensor_shapes(self) -> tuple[tuple[int, ...], ...] | None:
         """Shapes of all trained parameters by formula, or None if there is no formula.
 

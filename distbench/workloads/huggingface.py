@@ -107,8 +107,19 @@ class HuggingFace(PlannedWorkload):
 
     @property
     def decoder_dimensions(self) -> Dimensions | None:
-        if self.task != "causal-lm" or self.problem():
-            return None
+        found = self._decoder()
+        return None if isinstance(found, str) else found
+
+    @property
+    def decoder_problem(self) -> str:
+        found = self._decoder()
+        return found if isinstance(found, str) else ""
+
+    def _decoder(self) -> Dimensions | str:
+        if self.task != "causal-lm":
+            return f"the operators of task: {self.task} are not known before it runs"
+        if problem := self.problem():
+            return problem
         made = self._resolved()
         return decoder_dimensions(made.model_type, made._keys, made.vocab_size or 0, self.seq_len)
 

@@ -758,10 +758,9 @@ def split(tmp_path_factory) -> Record:
 
 
 @pytest.mark.train
-@pytest.mark.deep
 @needs_release("transformers", "5.23")
 @needs_release("accelerate", "1.15")
-@pytest.mark.parametrize("format_", ["accelerate", "transformers"])
+@pytest.mark.parametrize("format_", ["accelerate", pytest.param("transformers", marks=pytest.mark.deep)])
 def test_training_with_a_model_that_transformers_splits_gives_the_losses_of_the_case(
     format_, split, tmp_path
 ):

@@ -86,20 +86,24 @@ def test_a_window_that_rows_do_not_reach_is_none():
 
 
 @pytest.mark.parametrize(
-    "workload",
+    ("changes", "reason"),
     [
-        of_transformers("gpt2"),
-        of_transformers(hidden_act="gelu"),
-        of_transformers(attention_bias=True),
-        of_transformers(head_dim=128),
-        of_transformers(num_key_value_heads=5),
-        of_transformers(hidden_size="large"),
-        of_transformers(num_hidden_layers=0),
+        ({"hidden_act": "gelu"}, "config.hidden_act = 'gelu': steps are known with silu"),
+        ({"attention_bias": True}, "config.attention_bias is set: steps are known without it"),
+        ({"head_dim": 128}, "config.head_dim = 128: 32 heads are not as wide as the model"),
+        ({"num_key_value_heads": 5}, "config.num_key_value_heads = 5 does not divide 32 heads"),
+        ({"hidden_size": "large"}, "config.hidden_size = 'large': a number above 0 is needed"),
+        ({"num_hidden_layers": 0}, "config.num_hidden_layers = 0: a number above 0 is needed"),
     ],
 )
-def test_other_blocks_are_not_predicted(workload):
-    reason = "the operators of workload huggingface are not known before it runs"
-    assert data_sheet_step(cell(workload), NODE) == reason
+def test_other_blocks_are_not_predicted_and_the_reason_names_the_key(changes, reason):
+    assert data_sheet_step(cell(of_transformers(**changes)), NODE) == reason
+
+
+def test_other_architectures_are_not_predicted():
+    options = {"model_type": "gpt2", "vocab_size": VOCABULARY, "seq_len": LENGTH}
+    reason = "the operators of model_type = gpt2 are not known before it runs"
+    assert data_sheet_step(cell(PluginChoice("huggingface", options)), NODE) == reason
 
 
 SUITE = """
@@ -124,5 +128,7 @@ def test_states_that_are_larger_than_the_memory_are_told_before_a_run(tmp_path):
     ddp, fsdp = make_plan(load_suite(file), NODE).cases
     # fp32 parameters, gradients and moments of Llama 3 8B, with a table of the embedding and one of the head
     assert ddp.problem
-    assert ddp.problem.startswith("the model does not fit: the model states of 8,030,261,248 parameters need")
+    assert ddp.problem.startswith(
+        "the model does not fit: the model states of at least 8,030,261,248 parameters"
+    )
     assert fsdp.problem is None
