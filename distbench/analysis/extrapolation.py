@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from distbench.analysis.case_names import short_names
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.run_probes import RunProbes
 from distbench.analysis.scaling import case_families
 from distbench.core import registry
 from distbench.core.case import Case
@@ -17,12 +18,20 @@ from distbench.core.machine import Machine
 from distbench.core.units import format_count
 from distbench.prediction import PredictedValue, fits, predict_memory
 from distbench.prediction.case_elsewhere import Scaling, case_on
-from distbench.prediction.extrapolation import Residual, StepRatio, step_ratio
+from distbench.prediction.extrapolation import (
+    MAX_FACTOR,
+    MAX_HALF_LOG_WIDTH,
+    Residual,
+    StepRatio,
+    step_ratio,
+)
 from distbench.prediction.memory_fit import MemoryFit
 from distbench.record import Record
 
 STEP = "step_s"
 """Column with the length of a step."""
+_RANGES = {STEP: (1e-9, 1e9), THROUGHPUT: (1e-9, 1e18)}
+"""Columns with wide bounds of what a machine may do: numbers of a damaged record are outside."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +79,37 @@ class ExtrapolatedSeries:
         return _rate(self.anchor) / self.anchor.case.world_size
 
 
+@dataclass(frozen=True)
+class _Basis:
+    """What steps are predicted from."""
+
+    machine: Machine
+    """Nodes of the measured steps."""
+    on: Machine
+    """Nodes of the others."""
+    probes: Sequence[Record]
+
+
 def extrapolate_run(
     run: RunAnalysis,
     devices: Sequence[int],
     machine: Machine,
     *,
-    probes: Sequence[Record] = (),
+    on: Machine | None = None,
+    probes: RunProbes | None = None,
     scaling: Scaling | None = None,
 ) -> list[ExtrapolatedSeries]:
-    """Series of each measured case of *run* to numbers of *devices* of *machine*.
+    """Series of each measured case of *run* to numbers of *devices*.
 
     Args:
-        probes: Records with probes besides those of the run.
+        machine: Nodes like those that the run was measured on.
+        on: Nodes that it is extrapolated to; None: *machine*.
+        probes: Probes on the devices of the run; None: its own.
         scaling: What grows with the devices; None: as the run has it.
     """
     usable = [row for row in run.cases if not unusable_reason(row)]
     rows = {row.case.id: row for row in usable}
+    basis = _Basis(machine, on or machine, (probes or RunProbes.of(run)).records)
     found = []
     for family in case_families([row.case for row in usable]):
         most = max(case.world_size for case in family)
@@ -93,7 +117,7 @@ def extrapolate_run(
             if case.world_size == most:
                 kind = scaling or _scaling(case, family, run.info.suite)
                 measured = [rows[each.id] for each in _same_work(case, family, kind)]
-                found.append(_series(measured, kind, devices, machine, [*run.records, *probes]))
+                found.append(_series(measured, kind, devices, basis))
     names = short_names([_without_devices(series.anchor.case) for series in found])
     return [replace(series, name=names[series.anchor.case.id]) for series in found]
 
@@ -108,7 +132,16 @@ def unusable_reason(row: CaseSummary) -> str:
         return "it differs from its reference"
     if not (row.positive_trials(THROUGHPUT) and row.positive_trials(STEP)):
         return row.absence_reasons.get(STEP) or "its trials have no length of a step"
-    return _plugin_reason(row.case)
+    return _range_reason(row) or _plugin_reason(row.case)
+
+
+def _range_reason(row: CaseSummary) -> str:
+    """Reason why a number of *row* is none of a measurement; empty: they may all be."""
+    for column, (low, high) in _RANGES.items():
+        for value in row.values[column].trials:
+            if not low <= value <= high:
+                return f"its {column} is {value:g}, and those of machines are from {low:g} to {high:g}"
+    return ""
 
 
 def _plugin_reason(case: Case) -> str:
@@ -146,13 +179,12 @@ def _series(
     measured: Sequence[CaseSummary],
     scaling: Scaling,
     devices: Sequence[int],
-    machine: Machine,
-    records: Sequence[Record],
+    basis: _Basis,
 ) -> ExtrapolatedSeries:
-    residual = _residual(measured, machine, records)
+    residual = _residual(measured, basis)
     points, refusals = [], {}
     for count in devices:
-        point = _point(measured[-1], count, scaling, machine, records, residual)
+        point = _point(measured[-1], count, scaling, basis, residual)
         if isinstance(point, str):
             refusals[count] = point
         else:
@@ -164,44 +196,45 @@ def _without_devices(case: Case) -> Case:
     return replace(case, name=re.sub(r"/ws\d+", "", case.name))
 
 
-def _residual(
-    measured: Sequence[CaseSummary], machine: Machine, records: Sequence[Record]
-) -> Residual | None:
+def _residual(measured: Sequence[CaseSummary], basis: _Basis) -> Residual | None:
     fewest, most = measured[0], measured[-1]
     if fewest is most:
         return None
-    ratio = step_ratio(fewest.case, most.case, machine, records)
+    ratio = step_ratio(fewest.case, most.case, basis.machine, basis.probes)
     if isinstance(ratio, str):
         return None
-    steps = [row.values[STEP].value for row in (fewest, most)]
-    error = steps[0] * ratio.value / steps[1] - 1
-    return Residual(fewest.case.world_size, most.case.world_size, error)
+    # of steps that are too far apart, nothing but the logarithm is a number
+    logs = [math.log(row.values[STEP].value) for row in (fewest, most)]
+    log_ratio = logs[0] + math.log(ratio.value) - logs[1]
+    return Residual(fewest.case.world_size, most.case.world_size, log_ratio)
 
 
 def _point(
     anchor: CaseSummary,
     devices: int,
     scaling: Scaling,
-    machine: Machine,
-    records: Sequence[Record],
+    basis: _Basis,
     residual: Residual | None,
 ) -> ExtrapolatedPoint | str:
     """*anchor* on *devices* devices, or the reason why it is not extrapolated to them."""
     near = anchor.case
     if devices <= near.world_size:
         return f"it was measured on {near.world_size}; --to takes more devices than that"
-    if near.device == "cuda" and devices > machine.devices:
-        return f"the machine of --on has {format_count(machine.devices, 'GPU')}"
-    far = case_on(near, devices, scaling, machine)
+    if near.device == "cuda" and devices > basis.on.devices:
+        return f"the machine of --on has {format_count(basis.on.devices, 'GPU')}"
+    far = case_on(near, devices, scaling, basis.on)
     if isinstance(far, str):
         return far
-    ratio = step_ratio(near, far, machine, records)
+    ratio = step_ratio(near, far, basis.machine, basis.probes, basis.on)
     if isinstance(ratio, str):
         return ratio
     width = ratio.half_log_width
     if residual is not None:
         width = max(width, residual.half_log_width(ratio.doublings))
-    spread = math.exp(math.hypot(width, _half_log_width(anchor)))
+    width = math.hypot(width, _half_log_width(anchor))
+    if not width <= MAX_HALF_LOG_WIDTH:
+        return _width_problem(residual, ratio.doublings)
+    spread = math.exp(width)
 
     def scaled(measured: float, by: float) -> PredictedValue:
         return PredictedValue(measured * by, measured * by / spread, measured * by * spread)
@@ -211,8 +244,19 @@ def _point(
     speed = scaled(_rate(anchor), samples / ratio.value)
     efficiency = scaled(1.0, samples / ratio.value * near.world_size / devices)
     memory = predict_memory(far)
-    room = None if isinstance(memory, str) else fits(memory, far, machine)
+    room = None if isinstance(memory, str) else fits(memory, far, basis.on)
     return ExtrapolatedPoint(far, ratio, step, speed, efficiency, room)
+
+
+def _width_problem(residual: Residual | None, doublings: float) -> str:
+    """Reason why an interval says nothing: an extrapolation between measured steps failed, or else a rate."""
+    wide = f"its interval is wider than a factor of {MAX_FACTOR} on each side"
+    if residual is None or residual.half_log_width(doublings) <= MAX_HALF_LOG_WIDTH:
+        return f"{wide}, as the rates or the trials are that uncertain"
+    return (
+        f"{wide}, as the step on {residual.to_devices} devices, extrapolated from {residual.from_devices}, "
+        "is so far off the measured one"
+    )
 
 
 def _rate(row: CaseSummary) -> float:

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distbench.cli.probe_runs import find_probe_run, newest_probe_run
 from distbench.core.case import MeasureConfig
-from distbench.core.errors import UsageError
 from distbench.core.grouping import group_pairs
-from distbench.core.job import job_kind
 from distbench.core.machine import Machine
-from distbench.core.units import MISSING_TEXT, format_bytes, format_count, format_number, join_words
+from distbench.core.units import MISSING_TEXT, format_bytes, format_number
 from distbench.plan import Plan
 from distbench.plan.memory_room import memory_room
 from distbench.prediction import PredictedValue, memory_advice
 from distbench.prediction.cases import CasePrediction, predict_from_data_sheet, predict_from_probe
-from distbench.prediction.probed_rates import PROBE, node_count
-from distbench.record import Record
-from distbench.record.catalog import find_run, runs_in
-from distbench.record.run_folder import Run
+from distbench.prediction.probed_hardware import hardware_text
+from distbench.prediction.probed_rates import PROBE
 from distbench.suite.cost import DeviceCost
 
 _COLUMN_TEXTS = {
@@ -151,46 +148,14 @@ def predict_plan(
     if machine.gpu_type and not rates:
         told = {case.id: predict_from_data_sheet(case, machine) for case in cases}
         return PlanPredictions(told, "STEP is from data sheets (docs/foresight.md).", cost)
-    run = find_run(rates, out) if rates else _newest_probe(out)
-    if not run.recorded_trials_of(job_kind(PROBE)):
-        raise UsageError(f"--rates {rates}: the run has no probe; distbench probe SUITE measures one")
+    run = find_probe_run(rates, out) if rates else newest_probe_run(out)
     records = run.records()
     found = {case.id: predict_from_probe(case, machine, records) for case in cases}
     # a phase of that name without seconds is of a timed trial
     probes = [record for record in records if record.job.kind == PROBE and record.phases.get(PROBE)]
     starts = [record.wall_s - max(record.phases[PROBE]) for record in probes]
-    source = f"STEP is from the rates that a probe measured: {run.folder.name}{_hardware_text(records)}."
+    source = f"STEP is from the rates that a probe measured: {run.folder.name}{hardware_text(records)}."
     return PlanPredictions(found, source, cost, statistics.median(starts) if starts else None)
-
-
-def _hardware_text(records: Sequence[Record]) -> str:
-    """Devices of the probes among *records*: ``, on 1 and 2 x NVIDIA A100, 1 node``; empty: unknown."""
-    probes = [each for each in records if each.job.kind == PROBE]
-    places = [(_device_text(each), node_count(each)) for each in probes]
-    known = [(place, each.case.world_size) for place, each in zip(places, probes, strict=True) if place[0]]
-    texts = [
-        f"{join_words([str(size) for size in sorted({*sizes})])} {device}, {format_count(nodes, 'node')}"
-        for (device, nodes), sizes in group_pairs(known).items()
-    ]
-    return f", on {'; '.join(texts)}" if texts else ""
-
-
-def _device_text(record: Record) -> str:
-    """Devices of the ranks of *record*, to follow their number; empty: they were not recorded."""
-    facts, is_gpu = record.environment, record.case.device == "cuda"
-    name = facts.get("gpu" if is_gpu else "cpu")
-    return f"x {name}" if is_gpu and name else f"CPU ranks of {name}" if name else ""
-
-
-def _newest_probe(out: Path) -> Run:
-    probes = [run for run in runs_in(out) if run.recorded_trials_of(job_kind(PROBE))]
-    if not probes:
-        raise UsageError(
-            f"--predict: {out} has no run with a probe; measure the rates of a machine there with distbench "
-            "probe SUITE, name a run with --rates RUN, or name GPUs with --on TYPE:NODESxGPUS"
-        )
-    # names end with the time of the start and the ID
-    return max(probes, key=lambda run: run.folder.name.split("-")[-3:])
 
 
 def _peak_text(found: CasePrediction) -> str:

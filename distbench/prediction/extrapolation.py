@@ -6,7 +6,7 @@ What a prediction has wrong in the same way at both numbers of devices is not in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distbench.core.case import Case
@@ -22,6 +22,10 @@ SAME_WORK, OTHER_WORK = 0.035, 0.085
 """Half of the 90 % interval of a ratio on twice the devices, as a logarithm; it grows with the square root of
 the doublings. For devices that keep the samples of their step, and for others: the errors of pairs of
 published steps are this large (docs/foresight.md)."""
+
+MAX_FACTOR = 10
+"""Factor between a prediction and an end of its interval, beyond which the prediction says nothing."""
+MAX_HALF_LOG_WIDTH = math.log(MAX_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -95,45 +99,55 @@ class Residual:
 
     from_devices: int
     to_devices: int
-    error: float
-    """Extrapolated over measured step, less 1."""
+    log_ratio: float
+    """Logarithm of the extrapolated over the measured step."""
+
+    @property
+    def error(self) -> float | None:
+        """Extrapolated over measured step, less 1; None: more than ``MAX_FACTOR`` lies between them."""
+        return math.expm1(self.log_ratio) if abs(self.log_ratio) <= MAX_HALF_LOG_WIDTH else None
 
     def half_log_width(self, doublings: float) -> float:
         """The error as a logarithm, for as many *doublings* or more, each of which may repeat it."""
         tested = math.log2(self.to_devices / self.from_devices)
-        return abs(math.log1p(self.error)) * max(1.0, doublings / tested)
+        return abs(self.log_ratio) * max(1.0, doublings / tested)
 
 
-def step_ratio(near: Case, far: Case, machine: Machine, records: Sequence[Record]) -> StepRatio | str:
+def step_ratio(
+    near: Case, far: Case, machine: Machine, records: Sequence[Record], on: Machine | None = None
+) -> StepRatio | str:
     """Step of *far* over that of *near*, the same on fewer devices; or the reason why it can't be told.
 
     Args:
-        machine: Nodes of both.
-        records: Records with probes, which come before the data sheets of the machine.
+        machine: Nodes of *near*.
+        records: Records with probes, which come before the data sheets of the machines.
+        on: Nodes of *far*; None: those of *near*.
     """
     samples = {each.batch.global_batch_size / each.world_size for each in (near, far)}
     doublings, is_same_work = math.log2(far.world_size / near.world_size), len(samples) == 1
 
-    def from_probe(case: Case) -> StepPrediction | str:
+    places = (near, machine), (far, on or machine)
+
+    def from_probe(case: Case, machine: Machine) -> StepPrediction | str:
         rates = probed_rates(case, records, machine)
         return rates if isinstance(rates, str) else probed_step(case, rates)
 
-    probed = _both(near, far, from_probe)
+    probed = _both(places, from_probe)
     if not isinstance(probed, str):
         return StepRatio(*probed, doublings, is_same_work)
-    published = _both(near, far, lambda case: data_sheet_step(case, machine))
+    published = _both(places, data_sheet_step)
     if not isinstance(published, str):
         return StepRatio(*published, doublings, is_same_work)
     return f"{probed}; {published}"
 
 
 def _both(
-    near: Case, far: Case, predict: Callable[[Case], StepPrediction | str]
+    places: Iterable[tuple[Case, Machine]], predict: Callable[[Case, Machine], StepPrediction | str]
 ) -> tuple[StepPrediction, StepPrediction] | str:
-    """Steps of both cases, or the reason why one of them is not known as a whole."""
+    """Steps of both cases on their machines, or the reason why one of them is not known as a whole."""
     found: list[StepPrediction] = []
-    for case in (near, far):
-        step = predict(case)
+    for case, machine in places:
+        step = predict(case, machine)
         if isinstance(step, str):
             return step
         if step.lacks:

@@ -74,7 +74,8 @@ def hardware_of(machine: Machine) -> Hardware | str:
     if machine.device != "cuda":
         return "data sheets are of GPUs, and this case runs on CPUs"
     if not machine.gpu_type:
-        return "the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:8"
+        size = f"{machine.nodes}x{machine.devices // machine.nodes}"
+        return f"the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:{size}"
     sheet = DATA_SHEETS.get(machine.gpu_type)
     if sheet is None:
         return f"distbench has no data sheet of a GPU of type {machine.gpu_type}"

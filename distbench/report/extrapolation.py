@@ -13,11 +13,13 @@ from distbench.analysis.extrapolation import (
     unusable_reason,
 )
 from distbench.analysis.run import RunAnalysis
+from distbench.analysis.run_probes import RunProbes
 from distbench.core.grouping import group_pairs
 from distbench.core.machine import Machine
 from distbench.core.text import join_limited
 from distbench.core.units import format_bitrate, format_duration, format_number, format_percent, join_words
 from distbench.prediction import PredictedValue, Term
+from distbench.prediction.extrapolation import MAX_FACTOR
 from distbench.system.gpu_data_sheets import DATA_SHEETS
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
@@ -37,7 +39,8 @@ def _ends(name: str, doc: str, unit: str) -> tuple[Field, Field]:
 
 
 _FIELDS = (
-    Field("case", "case", "Case without its number of devices.", type="varchar"),
+    # the heading above its rows
+    Field("case", "", "Case without its number of devices.", type="varchar"),
     Field("devices", "devices", "Number of devices.", type="bigint"),
     Field("kind", "", "measured or predicted.", type="varchar"),
     Field("scaling", "", "weak: each device keeps its samples; strong: all share the same.", type="varchar"),
@@ -57,18 +60,24 @@ _FIELDS = (
 
 
 def extrapolation_table(
-    run: RunAnalysis, series: Sequence[ExtrapolatedSeries], machine: Machine, *, is_described: bool
+    run: RunAnalysis,
+    series: Sequence[ExtrapolatedSeries],
+    machine: Machine,
+    probes: RunProbes,
+    *,
+    on: Machine | None = None,
 ) -> Table:
     """Table of *series* of *run*, with the reasons for what is refused.
 
     Args:
-        machine: Nodes that the cases are extrapolated to.
-        is_described: True if the user has described them.
+        machine: Nodes like those of the run.
+        probes: Those that the series may be from, and those that they are not from.
+        on: Nodes that the cases are extrapolated to, if the user has described them.
     """
     rows = [row for each in series for row in _rows(each)]
     skipped = [(why, row.case.name) for row in run.cases if (why := unusable_reason(row))]
     notes = [
-        *_source_notes(series, machine, is_described=is_described),
+        *_source_notes(series, machine, probes, on),
         *_residual_notes(series),
         *_refusals(series),
         *(f"left out {join_limited(names)}: {why}." for why, names in group_pairs(skipped).items()),
@@ -79,9 +88,10 @@ def extrapolation_table(
 def _rows(series: ExtrapolatedSeries) -> Iterator[TableRow]:
     same = {"case": series.name, "scaling": series.scaling}
     for row in series.measured:
-        yield TableRow({**same, **_measured_cells(series, row)})
+        yield TableRow({**same, **_measured_cells(series, row)}, series.name)
     for point in series.points:
-        yield TableRow({**same, "devices": point.case.world_size, **_predicted_cells(point)})
+        cells = {**same, "devices": point.case.world_size, **_predicted_cells(point)}
+        yield TableRow(cells, series.name)
 
 
 def _measured_cells(series: ExtrapolatedSeries, row: CaseSummary) -> dict[str, Any]:
@@ -127,25 +137,37 @@ def _efficiency_text(value: PredictedValue) -> str:
 
 
 def _source_notes(
-    series: Sequence[ExtrapolatedSeries], machine: Machine, *, is_described: bool
+    series: Sequence[ExtrapolatedSeries], machine: Machine, probes: RunProbes, on: Machine | None
 ) -> Iterator[str]:
     sources = {point.ratio.far.source for each in series for point in each.points}
     if "probe" in sources:
-        yield "Ratios of steps are from the rates that probes measured on both numbers of devices."
+        yield (
+            "Ratios of steps are from the rates that probes measured on both numbers of devices: "
+            f"{probes.used_text}."
+        )
     if "data sheet" in sources:
-        network = machine.between or DATA_SHEETS[machine.gpu_type].network
-        nodes = f"nodes of {machine.devices // machine.nodes} {machine.gpu_type}"
-        between = f", {format_bitrate(8 * network)} a GPU between them" if network else ""
-        usual = "" if is_described else "; --on machine.yaml describes others"
-        yield f"Ratios of steps are from data sheets (docs/foresight.md): {nodes}{between}{usual}."
+        other = f"; measured on {_nodes_text(machine)}" if on else "; --on machine.yaml describes others"
+        nodes = _nodes_text(on or machine)
+        yield f"Ratios of steps are from data sheets (docs/foresight.md): {nodes}{other}."
+    for name in probes.left_out:
+        yield f"Probes of {name} are left out: they {probes.mismatch(name)}."
+
+
+def _nodes_text(machine: Machine) -> str:
+    network = machine.between or DATA_SHEETS[machine.gpu_type].network
+    between = f", {format_bitrate(8 * network)} a GPU between them" if network else ""
+    return f"nodes of {machine.devices // machine.nodes} {machine.gpu_type}{between}"
 
 
 def _residual_notes(series: Sequence[ExtrapolatedSeries]) -> Iterator[str]:
     for each in series:
         if found := each.residual:
+            by = f"more than a factor of {MAX_FACTOR}"
+            if found.error is not None:
+                by = f"{100 * found.error:+.1f} %"
             yield (
                 f"{each.name}: the step on {found.to_devices} devices, which is measured, extrapolated from "
-                f"{found.from_devices} is off by {100 * found.error:+.1f} %."
+                f"{found.from_devices} is off by {by}."
             )
 
 

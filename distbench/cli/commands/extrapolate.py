@@ -25,8 +25,11 @@ from distbench.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from distbench.analysis.extrapolation import ExtrapolatedSeries
+    from distbench.analysis.run import RunAnalysis
+    from distbench.analysis.run_probes import RunProbes
     from distbench.prediction.case_elsewhere import Scaling
-    from distbench.record import Record
+    from distbench.tables.table import Table
 
 _SCALINGS = ("weak", "strong")
 
@@ -64,14 +67,9 @@ def extrapolate(
     Each measured step is multiplied by the ratio of two predicted ones, from a probe or data sheets. What
     they do not decide is refused, with the reason.
     """
-    from distbench.analysis.extrapolation import extrapolate_run
-    from distbench.api.stored_runs import damage_json
-    from distbench.cli.run_machine import extrapolation_machine
     from distbench.cli.stored_runs import load_run
     from distbench.record import catalog
     from distbench.report import extrapolation_page
-    from distbench.report.extrapolation import extrapolation_table, refusals_json
-    from distbench.report.overview import view_markdown
 
     check_exclusive("extrapolate", md=markdown, csv=csv, json=as_json)
     devices = parse_option("--to", to, _device_counts)
@@ -82,30 +80,44 @@ def extrapolate(
     run = load_run(catalog.find_run(name, out))
     if not any(row.measured for row in run.cases):
         raise UsageError(f"{name}: no case of this run was measured, so that there is nothing to extrapolate")
-    machine = extrapolation_machine(run, on, max(devices))
-    probes = _probes(rates, out)
     kind = cast("Scaling | None", scaling or None)
-    series = extrapolate_run(run, devices, machine, probes=probes, scaling=kind)
-    table = extrapolation_table(run, series, machine, is_described=bool(on))
+    series, table = _extrapolation(run, devices, on, _probes(run, rates, out), kind)
     if html:
         extrapolation_page.write(run.info, series, table, html)
         print_note(f"page: {html}")
-    if as_json:
-        print_json(
-            {
-                "run_id": run.info.run_id,
-                **table.to_json(),
-                "refused": refusals_json(series),
-                "damaged": damage_json(run),
-            }
-        )
-    elif csv:
+    _print_table(run, series, table, "json" if as_json else "csv" if csv else "md" if markdown else "")
+    return 0 if any(each.points for each in series) else 1
+
+
+def _extrapolation(
+    run: RunAnalysis, devices: Sequence[int], on: str, probes: RunProbes, scaling: Scaling | None
+) -> tuple[list[ExtrapolatedSeries], Table]:
+    """Series of the cases of *run*, and their table."""
+    from distbench.analysis.extrapolation import extrapolate_run
+    from distbench.cli.run_machine import other_machine, run_machine
+    from distbench.report.extrapolation import extrapolation_table
+
+    other = other_machine(run, on)
+    own = run_machine(run, other, max(devices))
+    series = extrapolate_run(run, devices, own, on=other, probes=probes, scaling=scaling)
+    return series, extrapolation_table(run, series, own, probes, on=other)
+
+
+def _print_table(run: RunAnalysis, series: Sequence[ExtrapolatedSeries], table: Table, form: str) -> None:
+    """Print *table* in a *form*: json, csv, md, or empty for people."""
+    from distbench.api.stored_runs import damage_json
+    from distbench.report.extrapolation import refusals_json
+    from distbench.report.overview import view_markdown
+
+    if form == "json":
+        told = {"refused": refusals_json(series), "damaged": damage_json(run)}
+        print_json({"run_id": run.info.run_id, **table.to_json(), **told})
+    elif form == "csv":
         print_text(table.to_csv())
-    elif markdown:
+    elif form == "md":
         print_text(view_markdown(table))
     else:
         print_text(table.to_text(terminal_width(), apply_style))
-    return 0 if any(each.points for each in series) else 1
 
 
 def _device_counts(text: str) -> list[int]:
@@ -123,19 +135,20 @@ def _device_counts(text: str) -> list[int]:
     return sorted({*counts})
 
 
-def _probes(rates: str, out: Path) -> Sequence[Record]:
-    """Probes of the run *rates*; empty: none.
+def _probes(run: RunAnalysis, rates: str, out: Path) -> RunProbes:
+    """Probes of *run*, and of the run *rates* unless that is empty.
 
     Raises:
-        UsageError: there is no such run, or it has no probe.
+        UsageError: there is no such run, it has no probe, or none on devices like those of *run*.
     """
-    from distbench.prediction.probed_rates import PROBE
-    from distbench.record import records_of_kind
-    from distbench.record.catalog import find_run
+    from distbench.analysis.run_probes import RunProbes
+    from distbench.cli.probe_runs import find_probe_run
 
     if not rates:
-        return []
-    probes = records_of_kind(find_run(rates, out).records(), PROBE)
-    if not probes:
-        raise UsageError(f"--rates {rates}: the run has no probe; distbench probe SUITE measures one")
+        return RunProbes.of(run)
+    others = find_probe_run(rates, out)
+    name = others.folder.name
+    probes = RunProbes.of(run, {name: others.records()})
+    if name not in probes.used and (reason := probes.mismatch(name)):
+        raise UsageError(f"--rates {rates}: its probes {reason}; measure a probe on those")
     return probes

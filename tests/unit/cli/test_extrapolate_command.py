@@ -77,10 +77,10 @@ def test_people_read_intervals_and_why_the_rest_is_missing(runs):
     done = call("extrapolate", "aaaa1111", "--to", "16", "--out", runs, COLUMNS="120")
     text = " ".join(done.stdout.split())
     assert re.search(
-        r"fsdp 16 \d+ \(\d+ to \d+\) ms [\d,]+ [01]\.\d\d \(0\.\d\d to [\d.]+\) communication [\d.]+% yes",
+        r" 16 \d+ \(\d+ to \d+\) ms [\d,]+ [01]\.\d\d \(0\.\d\d to [\d.]+\) communication [\d.]+% yes",
         text,
     )
-    assert "fsdp 8 210 ms measured" in text
+    assert "fsdp 4 200 ms measured" in text
     assert "nodes of 8 h100-sxm, 400 Gbit/s a GPU between them; --on machine.yaml describes others." in text
     assert re.search(
         r"fsdp: the step on 8 devices, which is measured, extrapolated from 4 is off by -\d\.\d %", text
@@ -97,7 +97,62 @@ def test_a_machine_file_sets_the_links(runs, tmp_path):
     )
     steps = [next(row["step"] for row in told["rows"] if row["devices"] == 16) for told in (usual, slow)]
     assert steps[1] > 2 * steps[0]
-    assert "10 Gbit/s a GPU between them." in " ".join(slow["notes"])
+    assert (
+        "nodes of 8 h100-sxm, 10 Gbit/s a GPU between them; measured on nodes of 8 h100-sxm, 400 Gbit/s a "
+        "GPU between them."
+    ) in " ".join(slow["notes"])
+    errors = [[note for note in told["notes"] if " is off by " in note] for told in (usual, slow)]
+    assert errors[0] == errors[1] != []
+
+
+def test_each_row_of_a_narrow_terminal_has_its_devices(runs):
+    done = call("extrapolate", "aaaa1111", "--to", "16,64", "--out", runs, COLUMNS="60")
+    blocks = re.findall(r"^devices .*$(?:\n.+$)+", done.stdout, re.MULTILINE)
+    assert len(blocks) > 1
+    for block in blocks:
+        assert re.findall(r"^(\S+)", block, re.MULTILINE)[:6] == ["devices", "fsdp", "4", "8", "16", "64"]
+
+
+@pytest.mark.parametrize(("step_s", "scaling"), [(1e308, "strong"), (1e308, "weak"), (1e-308, "weak")])
+def test_a_step_that_no_machine_has_is_left_out_of_every_form(runs, tmp_path, step_s, scaling):
+    damaged = measured(gpu_trial("ddp", 8, 1.0).case, step_s=step_s)
+    records = [dataclasses.replace(each, environment=GPU) for each in (gpu_trial("ddp", 4, 0.2), damaged)]
+    stored_run(Path(runs), *records, run_id="ffff1111", suite_name="damaged")
+    options = ("--to", "16", "--scaling", scaling, "--out", runs, "--html", str(tmp_path / "page.html"))
+    done = call("extrapolate", "ffff1111", *options)
+    assert done.returncode == 0, done.stderr
+    assert f"left out ddp/ws8/mb4/fp32: its step_s is {step_s:g}" in " ".join(done.stdout.split())
+
+
+def test_measured_steps_that_are_too_far_apart_are_told_without_a_percentage(runs):
+    stored_run(
+        Path(runs), gpu_trial("ddp", 4, 0.2), gpu_trial("ddp", 8, 1e9), run_id="ffff2222", suite_name="far"
+    )
+    text = refused("ffff2222", "--to", "16", "--out", runs, code=1)
+    assert "extrapolated from 4 is off by more than a factor of 10." in text
+    assert "ddp: not extrapolated to 16: its interval is wider than a factor of 10 on each side" in text
+
+
+def test_probes_on_other_gpus_are_refused_with_both_names(runs):
+    tesla = {"gpu": "Tesla T4", "gpus": ["Tesla T4"] * 4}
+    probe = probe_of(gpu_trial("fsdp", 4, 1.0).case)
+    stored_run(
+        Path(runs), dataclasses.replace(probe, environment=tesla), run_id="cccc4444", suite_name="rates"
+    )
+    text = refused("aaaa1111", "--to", "16", "--rates", "cccc4444", "--out", runs)
+    assert (
+        "--rates cccc4444: its probes ran on 4 x Tesla T4, 1 node, and the run was measured on NVIDIA H100 "
+        "80GB HBM3; measure a probe on those"
+    ) in text
+    # one of two: the rest stays
+    both = [
+        dataclasses.replace(probe, environment=tesla),
+        dataclasses.replace(probe_of(gpu_trial("fsdp", 8, 1.0).case), environment=GPU),
+    ]
+    stored_run(Path(runs), *both, run_id="cccc5555", suite_name="mixed")
+    done = call("extrapolate", "aaaa1111", "--to", "16", "--rates", "cccc5555", "--out", runs, "--json")
+    (note,) = (note for note in json.loads(done.stdout)["notes"] if "left out" in note)
+    assert "are left out: they ran on 4 x Tesla T4, 1 node, and the run was measured on NVIDIA H100" in note
 
 
 def test_the_page_tells_measured_and_predicted_points_apart(runs, tmp_path):
@@ -125,11 +180,11 @@ def test_the_page_tells_measured_and_predicted_points_apart(runs, tmp_path):
         assert "tp, predicted" not in traces
 
 
-@pytest.mark.parametrize("form", ["--md", "--csv"])
-def test_other_forms_have_the_same_rows(runs, form):
+@pytest.mark.parametrize(("form", "row"), [("--md", r"\*\*fsdp\*\*(.*\n)+?\| 16 \|"), ("--csv", "fsdp,16,")])
+def test_other_forms_have_the_same_rows(runs, form, row):
     done = call("extrapolate", "aaaa1111", "--to", "16", "--out", runs, form)
     assert done.returncode == 0
-    assert sum("fsdp" in line and "16" in line for line in done.stdout.splitlines()) >= 1
+    assert re.search(row, done.stdout)
 
 
 def test_cpus_need_a_probe_on_both_numbers_of_devices(runs):
@@ -141,6 +196,8 @@ def test_cpus_need_a_probe_on_both_numbers_of_devices(runs):
     done = call("extrapolate", "bbbb2222", "--to", "4", "--rates", "cccc3333", "--out", runs, "--json")
     assert done.returncode == 0, done.stderr
     rows = {row["devices"]: row for row in json.loads(done.stdout)["rows"]}
+    (note,) = (note for note in json.loads(done.stdout)["notes"] if "probes measured" in note)
+    assert "cccc3333" in note
     # the rates of both are the same
     assert rows[4]["step"] == pytest.approx(rows[2]["step"])
     assert (rows[4]["source"], rows[4]["efficiency"]) == ("probe", pytest.approx(1.0))
@@ -157,10 +214,9 @@ def test_gpus_without_a_data_sheet_have_to_be_named(runs):
     trials = gpu_trial("ddp", 8, 0.2, {"gpu": "NVIDIA A100 80GB PCIe"})
     stored_run(Path(runs), trials, run_id="dddd4444", suite_name="others")
     text = refused("dddd4444", "--to", "16", "--out", runs, code=1)
-    assert "the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:8" in text
-    assert (
-        call("extrapolate", "dddd4444", "--to", "16", "--out", runs, "--on", "a100-80gb:2x8").returncode == 0
-    )
+    assert "the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:2x8" in text
+    for gpus in ("h100-sxm:2x8", "a100-80gb:2x8"):
+        assert call("extrapolate", "dddd4444", "--to", "16", "--out", runs, "--on", gpus).returncode == 0
 
 
 MISTAKES = [

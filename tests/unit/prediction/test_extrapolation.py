@@ -8,7 +8,7 @@ import pytest
 
 from distbench.core import registry
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
-from distbench.prediction import NORMAL_95, PredictedValue, StepPrediction
+from distbench.prediction import NORMAL_95, PredictedValue, StepPrediction, data_sheet_step
 from distbench.prediction.case_elsewhere import case_on
 from distbench.prediction.extrapolation import OTHER_WORK, SAME_WORK, Residual, StepRatio, step_ratio
 from distbench.system.gpu_data_sheets import DATA_SHEETS, type_of_gpu
@@ -89,7 +89,7 @@ def test_an_interval_is_wider_if_an_uncertain_term_gains_weight():
 
 
 def test_the_error_between_measured_numbers_of_devices_widens_with_the_doublings():
-    residual = Residual(2, 8, 0.05)
+    residual = Residual(2, 8, math.log(1.05))
     assert residual.half_log_width(1) == residual.half_log_width(2) == pytest.approx(math.log(1.05))
     assert residual.half_log_width(8) == pytest.approx(4 * math.log(1.05))
 
@@ -121,6 +121,17 @@ def test_the_ratio_is_that_of_the_steps_on_the_same_links():
     assert isinstance(slow_ratio, StepRatio)
     assert slow_ratio.value > 1.5 * fast_ratio.value
     assert slow_ratio.near == fast_ratio.near
+
+
+def test_each_case_is_predicted_on_its_own_machine():
+    slow = dataclasses.replace(described_machine(parse_gpu_cluster("h100-sxm:16x4")), between=1.25e9)
+    near, far = gpu_cell("ddp"), moved(gpu_cell("ddp"), 64)
+    found = step_ratio(near, far, CLUSTER, [], slow)
+    steps = [data_sheet_step(near, CLUSTER), data_sheet_step(far, slow)]
+    assert isinstance(found, StepRatio)
+    assert [found.near, found.far] == steps
+    # over one slow link of each node instead of the links inside a node
+    assert found.value > 10
 
 
 def probes(of: Case, *devices: int, **seconds: float) -> list:
