@@ -127,8 +127,10 @@ def format_bitrate(bits_per_s: float) -> str:
 
 
 def format_gb_per_s(bytes_per_s: float) -> str:
-    """Number of a bandwidth in GB/s, below a heading that has the unit: ``11.5``."""
-    return f"{bytes_per_s / 1e9:.3g}"
+    """Number of a bandwidth in GB/s, below a heading that has the unit: ``11.5``, ``1,800``."""
+    value = bytes_per_s / 1e9
+    # as rounded, so that no text says 1e+03
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def format_count(count: int, noun: str) -> str:

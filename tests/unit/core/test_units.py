@@ -13,6 +13,7 @@ from distbench.core.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_gb_per_s,
     format_number,
     format_percent,
     format_ratio_interval,
@@ -125,6 +126,14 @@ def test_a_duration_is_right_to_half_its_last_place_and_in_no_unit_too_small(sec
 )
 def test_the_speed_of_a_link_is_in_no_unit_too_small(bits, text):
     assert format_bitrate(bits) == text
+
+
+@pytest.mark.parametrize(
+    ("gb_per_s", "text"),
+    [(11.46, "11.5"), (999.4, "999"), (999.6, "1,000"), (1800, "1,800"), (0.05, "0.05")],
+)
+def test_bandwidths_have_no_exponent(gb_per_s, text):
+    assert format_gb_per_s(gb_per_s * 1e9) == text
 
 
 def test_plurals_are_those_of_english():
