@@ -72,7 +72,7 @@ class PlanPredictions:
             title: [rule(self.cases[each]) if each in self.cases else MISSING_TEXT for each in case_ids]
             for title, rule in rules.items()
         }
-        return {title: texts for title, texts in cells.items() if {*texts} != {MISSING_TEXT}}
+        return {title: texts for title, texts in cells.items() if {*texts} - {MISSING_TEXT}}
 
     @property
     def notes(self) -> list[str]:
@@ -201,7 +201,7 @@ def prediction_json(found: CasePrediction) -> dict[str, Any]:
 
 def _memory_json(found: CasePrediction) -> dict[str, Any]:
     if isinstance(found.memory, str):
-        return {"peak_bytes": None, "peak_reason": found.memory, "fits": None}
+        return {"peak_bytes": None, "peak_reason": found.memory, "fits": found.fits}
     kinds = dict(found.memory.kinds)
     return {"peak_bytes": vars(found.memory.peak), "peak_bytes_by_kind": kinds, "fits": found.fits}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,13 @@ from distbench.core.machine import Machine
 from distbench.core.text import join_limited
 from distbench.core.units import MISSING_TEXT, format_bytes, format_count, format_gb_per_s
 from distbench.prediction.cases import CasePrediction
-from distbench.prediction.variations import Variation, best_cases, variations
+from distbench.prediction.variations import (
+    Variation,
+    best_cases,
+    lacks_only_memory,
+    misfit_prediction,
+    variations,
+)
 
 _UNITS = {"memory": "B", "inside": "B/s", "between": "B/s", "nodes": "nodes"}
 _TEXT = (
@@ -33,6 +39,19 @@ class CaseVariations:
     base: CasePrediction
     variations: Sequence[Variation]
 
+    @property
+    def predictions(self) -> list[tuple[CasePrediction, str]]:
+        """Each prediction, with words for its machine."""
+        found = [(each.found, f"with {_what_text(each)}") for each in self.variations]
+        return [(self.base, "as given"), *((each, what) for each, what in found if not isinstance(each, str))]
+
+    @property
+    def is_telling(self) -> bool:
+        """True if a step is known, or other memory or nodes decide whether the case fits."""
+        has_step = any(not isinstance(each.step, str) for each, _ in self.predictions)
+        fits = {each.fits for each, _ in self.predictions}
+        return has_step or len(fits | {"no" for each in self.variations if each.lacks_memory}) > 1
+
 
 def check_variable(on: Machine | None, rates: str) -> None:
     """Raise UsageError unless the predictions of a plan for the machine *on* are from data sheets."""
@@ -49,17 +68,41 @@ def check_variable(on: Machine | None, rates: str) -> None:
 
 
 def vary_plan(planned: PlannedRun) -> list[CaseVariations]:
-    """Variations of the cases that were named, or of the fastest on each number of devices that may fit."""
-    found = [*planned.predictions.cases.values()] if planned.predictions else []
-    chosen = found if planned.suite.only else best_cases(found)
+    """Variations of the cases that were named, or of the fastest on each number of devices that may fit.
+
+    Of those that were named and can't run, the ones that lack nothing but memory.
+    """
+    found = {} if planned.predictions is None else {**planned.predictions.cases}
+    if not planned.suite.only:
+        chosen = best_cases([*found.values()])
+    else:
+        for item in planned.plan.cases:
+            if item.problem and lacks_only_memory(item.case, planned.machine, item.problem):
+                found[item.case.id] = misfit_prediction(item.case, planned.machine)
+        chosen = [found[item.case.id] for item in planned.plan.cases if item.case.id in found]
     return [CaseVariations(each, [*variations(each.case, planned.machine)]) for each in chosen]
 
 
-def print_variations(varied: Sequence[CaseVariations], machine: Machine) -> None:
-    """Print *varied*, of a plan for *machine*, as a table with notes."""
-    if not varied:
-        print_text("\nwhat if: no case has a predicted step and may fit; name cases with --only")
-        return
+def print_variations(varied: Sequence[CaseVariations], planned: PlannedRun) -> None:
+    """Print *varied*, of *planned*, as a table with notes."""
+    if shown := [each for each in varied if each.is_telling]:
+        _print_table(shown, planned.machine)
+        texts = [_TEXT]
+    else:
+        texts = [f"what if: {_nothing_text(varied, is_named=bool(planned.suite.only))}"]
+    for text in (*texts, *_reason_texts(varied)):
+        print_text("\n" + wrap_to_terminal(text, 0, 2))
+
+
+def _nothing_text(varied: Sequence[CaseVariations], *, is_named: bool) -> str:
+    if varied:
+        return "no case that --only names has a predicted step, as given or varied"
+    if is_named:
+        return "no case that --only names can run there, even with more memory; STATUS has the reasons"
+    return "no case has a predicted step and may fit; name cases with --only"
+
+
+def _print_table(varied: Sequence[CaseVariations], machine: Machine) -> None:
     rows: list[tuple[str, ...]] = [("WHAT IF", "FITS", "STEP", "TOKENS/S", "CHANGE", "LARGEST PART")]
     titles = {}
     for each in varied:
@@ -71,14 +114,31 @@ def print_variations(varied: Sequence[CaseVariations], machine: Machine) -> None
         if number in titles:
             print_text(titles[number])
         print_text(line)
+
+
+def _reason_texts(varied: Sequence[CaseVariations]) -> list[str]:
+    """Reasons why cases can't run or lack a value, each once with the cases and what is varied."""
     reasons = group_pairs(
-        (other.found, f"{each.base.case.label} with {_what_text(other)}")
+        (why, f"{each.base.case.label} {what}")
         for each in varied
-        for other in each.variations
-        if isinstance(other.found, str)
+        for why, what in (
+            *((found.step, what) for found, what in each.predictions),
+            *_unknown_peaks(each),
+            *((other.found, f"with {_what_text(other)}") for other in each.variations),
+        )
+        if isinstance(why, str)
     )
-    for text in (_TEXT, *(f"{join_limited(which)}: {why}" for why, which in reasons.items())):
-        print_text("\n" + wrap_to_terminal(text, 0, 2))
+    return [f"{join_limited([*dict.fromkeys(which)])}: {why}" for why, which in reasons.items()]
+
+
+def _unknown_peaks(each: CaseVariations) -> Iterator[tuple[str, str]]:
+    """Yield the reasons why it is unknown whether a case fits where its states do, with what is varied.
+
+    None of a case that can run as given: the notes of the plan have them.
+    """
+    for found, what in each.predictions:
+        if each.base.fits == "no" and found.fits is None and isinstance(found.memory, str):
+            yield f"its model states fit, but no formula has its peak: {found.memory}", what
 
 
 def variations_json(varied: Sequence[CaseVariations]) -> list[dict[str, Any]]:
@@ -109,7 +169,7 @@ def _variation_json(other: Variation, base: CasePrediction) -> dict[str, Any]:
 
 def _given_text(base: CasePrediction, machine: Machine) -> str:
     memory = f"{format_bytes(machine.device_memory)}, " if machine.device_memory else ""
-    nodes = -(-base.case.world_size // (machine.devices // machine.nodes))
+    nodes = -(-base.case.world_size // machine.devices_per_node)
     return f"{memory}{format_count(nodes, 'node')}"
 
 
@@ -125,7 +185,7 @@ def _what_text(other: Variation) -> str:
 
 def _variation_cells(other: Variation, base: CasePrediction) -> tuple[str, ...]:
     if isinstance(other.found, str):
-        fits = "no" if other.varied == "memory" else MISSING_TEXT
+        fits = "no" if other.lacks_memory else MISSING_TEXT
         return fits, *[MISSING_TEXT] * 4
     change = other.change(base)
     return _cells(other.found, MISSING_TEXT if change is None else _percent(change))

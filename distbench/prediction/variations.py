@@ -36,6 +36,8 @@ class Variation:
     """On other numbers of nodes the same samples of a step are divided over more or fewer devices."""
     found: CasePrediction | str
     """Its prediction, or the reason why it can't run there."""
+    lacks_memory: bool = False
+    """True: its model states do not fit, and that is the only reason."""
 
     def change(self, base: CasePrediction) -> float | None:
         """Ratio of its tokens/s to those of *base*, less 1; None: one of them is unknown."""
@@ -45,13 +47,16 @@ class Variation:
 
 
 def variations(case: Case, machine: Machine) -> Iterator[Variation]:
-    """Yield what *case* would be on machines that differ from *machine* in one figure that matters to it."""
+    """Yield what *case* would be on machines that differ from *machine* in one figure that matters to it.
+
+    Links matter to none whose model states do not fit.
+    """
     for size in MEMORY_SIZES:
         if size != machine.device_memory:
             yield _predicted("memory", size, case, replace(machine, device_memory=size))
-    per_node = machine.devices // machine.nodes
+    per_node = machine.devices_per_node
     hardware = hardware_of(machine)
-    if not isinstance(hardware, str):
+    if not isinstance(hardware, str) and _problem(case, machine) is None:
         if hardware.inside and min(case.world_size, hardware.gpus_per_node) > 1:
             for rate in (hardware.inside * factor for factor in _FACTORS):
                 yield _predicted("inside", rate, case, replace(machine, inside=rate))
@@ -66,8 +71,22 @@ def variations(case: Case, machine: Machine) -> Iterator[Variation]:
 
 
 def _predicted(varied: Varied, value: float, case: Case, machine: Machine) -> Variation:
-    problem = _problem(case, machine)
-    return Variation(varied, value, case, problem or predict_from_data_sheet(case, machine))
+    if (problem := _problem(case, machine)) is None:
+        return Variation(varied, value, case, predict_from_data_sheet(case, machine))
+    return Variation(varied, value, case, problem, lacks_only_memory(case, machine, problem))
+
+
+def lacks_only_memory(case: Case, machine: Machine, problem: str) -> bool:
+    """True if *problem* of *case* on *machine* is that its model states do not fit, and there is no other."""
+    own = _problem(case, machine)
+    # suggestions may follow it
+    is_own = own is not None and problem.startswith(own)
+    return is_own and _problem(case, replace(machine, device_memory=None)) is None
+
+
+def misfit_prediction(case: Case, machine: Machine) -> CasePrediction:
+    """Prediction of *case*, whose model states do not fit on *machine*, if it had the memory."""
+    return replace(predict_from_data_sheet(case, machine), fits="no")
 
 
 def _problem(case: Case, machine: Machine) -> str | None:

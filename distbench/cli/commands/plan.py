@@ -104,7 +104,7 @@ def plan(
     else:
         print_plan(planned, submission, commands=commands)
         if what_if:
-            print_variations(varied, planned.machine)
+            print_variations(varied, planned)
     # a short trial fails as the case would in a run
     return 1 if planned.expected.any_failed else 0
 

@@ -13,6 +13,22 @@ precision: bf16
 strategies: [fsdp, {fsdp: {mesh: {tp: 8}}}, {zero: {stage: 1}}]
 world_sizes: [8, 16]
 """
+# 6.5e9 parameters: 97 GiB of states
+LARGE = """
+workload:
+  huggingface:
+    model_type: llama
+    seq_len: 4096
+    vocab_size: 128256
+    config: {hidden_size: 4096, intermediate_size: 14336, num_hidden_layers: 25, num_attention_heads: 32,
+      num_key_value_heads: 8, hidden_act: silu, tie_word_embeddings: false, head_dim: 128,
+      attention_bias: false, mlp_bias: false}
+data: synthetic
+batch: {global_batch_size: 32, micro_batch_size: 1}
+precision: bf16
+strategies: [ddp, fsdp, single]
+world_sizes: [8]
+"""
 MACHINE = "gpu: h100-sxm\ngpus_per_node: 8\nnodes: 2\n"
 
 
@@ -93,6 +109,73 @@ def test_memory_decides_whether_a_case_fits_and_not_how_fast_it_is(plan):
     assert large["change"] == 0
     # the memory that it has is no variation
     assert sum(each["varied"] == "memory" for each in case["variations"]) == 2
+
+
+def test_more_memory_is_the_answer_for_a_named_case_whose_states_do_not_fit(command, plan, tmp_path):
+    (tmp_path / "suite.yaml").write_text(LARGE)
+    (case,) = plan("--what-if", "--only", "ddp", on="h100-sxm:1x8")["what_if"]
+    assert case["predicted"]["fits"] == "no"
+    # links are no answer
+    assert {each["varied"] for each in case["variations"]} == {"memory", "nodes"}
+    assert "the model does not fit" in variation(case, "nodes", 2)["reason"]
+    large = variation(case, "memory", 141 * 2**30)
+    why = large["predicted"]["peak_reason"]
+    assert large["reason"] is None
+    assert large["predicted"]["fits"] != "no"
+    assert large["predicted"]["step_s"]
+    file = str(tmp_path / "suite.yaml")
+    _, output, _ = command("plan", file, "--on", "h100-sxm:1x8", "--what-if", "--only", "ddp")
+    rows = [re.split(r"  +", line.strip()) for line in output[output.index("WHAT IF") :].splitlines()]
+    fits = {row[0]: row[1] for row in rows if len(row) > 4}
+    assert fits["as given (80.0 GiB, 1 node)"] == fits["40.0 GiB of memory"] == fits["2 nodes"] == "no"
+    # the states fit there; no formula has the rest
+    assert fits["141 GiB of memory"] == "–"
+    told = f"ddp with 141 GiB of memory: its model states fit, but no formula has its peak: {why}"
+    assert told in " ".join(output.split())
+    # only cases that are named
+    assert [each["case"].partition("/")[0] for each in plan("--what-if", on="h100-sxm:1x8")["what_if"]] == [
+        "fsdp"
+    ]
+
+
+def test_named_cases_that_no_memory_helps_are_not_to_be_named_again(command, tmp_path):
+    (tmp_path / "suite.yaml").write_text(SUITE.replace("[fsdp,", "[dp, fsdp,"))
+    code, output, _ = command(
+        "plan",
+        str(tmp_path / "suite.yaml"),
+        *("--on", "h100-sxm:2x8", "--what-if", "--only", "dp", "--world-sizes", "16"),
+    )
+    assert code == 0
+    assert "name cases with --only" not in output
+    assert "no case that --only names can run there, even with more memory" in " ".join(output.split())
+
+
+def test_steps_that_are_unknown_have_the_reason(command, plan, tmp_path):
+    place = ("--what-if", "--only", "fsdp", "--world-sizes")
+    (case,) = plan(*place, "8", on="mi300x:2x8")["what_if"]
+    why = variation(case, "nodes", 2)["predicted"]["step_reason"]
+    assert "the bandwidth between nodes is unknown" in why
+    file = str(tmp_path / "suite.yaml")
+    _, output, _ = command("plan", file, "--on", "mi300x:2x8", *place, "8")
+    assert f"fsdp with 2 nodes: {why}" in " ".join(output.split())
+
+
+def test_without_any_step_there_is_no_table(command, tmp_path):
+    file = tmp_path / "suite.yaml"
+    # a model that fits with any memory
+    file.write_text(SUITE.replace("8b", "1b"))
+    (tmp_path / "machine.yaml").write_text(
+        "gpu: own-card\ngpus_per_node: 8\nnodes: 2\nmemory: 192GiB\ncompute_capability: 9.0\n"
+    )
+    code, output, _ = command(
+        "plan", str(file), "--on", str(tmp_path / "machine.yaml"), "--what-if", "--only", "fsdp"
+    )
+    assert code == 0
+    assert "LARGEST PART" not in output
+    told = " ".join(output.partition("what if:")[2].split())
+    assert told.startswith("no case that --only names has a predicted step, as given or varied")
+    assert "fsdp as given" in told
+    assert "no data sheet of a GPU of type own-card" in told
 
 
 def test_what_cannot_be_divided_over_more_nodes_has_the_reason(plan):
