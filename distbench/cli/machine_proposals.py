@@ -49,7 +49,7 @@ def propose(machine: Machine, heads: int, sizes: Sequence[int], goal: SuiteGoal)
 
     Dimensions that communicate most stay inside a node; pipeline stages are on different ones.
     """
-    per_node = machine.devices // machine.nodes
+    per_node = machine.devices_per_node
     if min(sizes) == 1:
         yield Proposal("single", {}, "one GPU without communication: what the others are compared with")
     if max(sizes) == 1:

@@ -108,7 +108,7 @@ def check_proposable(model: str, goal: str, on: str) -> None:
 
 def _world_sizes(devices: Sequence[int], on: str, machine: Machine) -> list[int]:
     """Numbers of *devices*; without any, those of whole nodes."""
-    per_node = machine.devices // machine.nodes
+    per_node = machine.devices_per_node
     for size in devices:
         if size > machine.devices:
             raise UsageError(

@@ -155,7 +155,7 @@ def _print_size(planned: PlannedRun) -> None:
         f"{others}{machine.device} x {machine.devices}"
     )
     if not planned.is_at_hand:
-        gpus = format_count(machine.devices // machine.nodes, f"{machine.gpu_type} GPU".strip())
+        gpus = format_count(machine.devices_per_node, f"{machine.gpu_type} GPU".strip())
         of_gpus = "host memory" if machine.gpu_type else "memory"
         text = (
             f"machine: {format_count(machine.nodes, 'node')} with {gpus} each, as given; assumed there: the "

@@ -62,6 +62,11 @@ class Machine:
     environments: Mapping[str, "Machine"] = field(default_factory=dict)
     """The machine as the suite's other Python environments see it, by their names."""
 
+    @property
+    def devices_per_node(self) -> int:
+        """CUDA devices of each node, or CPU cores on it that ranks may use."""
+        return self.devices // self.nodes
+
     def for_case(self, case: Case) -> "Machine":
         """The machine as the processes of *case* see it."""
         return self if case.environment == CURRENT_ENVIRONMENT else self.environments[case.environment]

@@ -38,7 +38,7 @@ def memory_room(case: Case, machine: Machine) -> MemoryRoom | None:
     """Memory of *machine* for each device of *case*, or for the ranks on each node; None: it is unknown."""
     if case.device == "cpu":
         # ranks fill one node after another
-        ranks = min(case.world_size, machine.devices // machine.nodes)
+        ranks = min(case.world_size, machine.devices_per_node)
         owner = "this machine" if machine.nodes == 1 else "a node"
         return None if machine.memory is None else MemoryRoom(machine.memory, ranks, owner)
     owner = f"a GPU of type {machine.gpu_type}" if machine.gpu_type else "a GPU of this machine"

@@ -79,7 +79,7 @@ def hardware_of(machine: Machine) -> Hardware | str:
     sheet = DATA_SHEETS.get(machine.gpu_type)
     if sheet is None:
         return f"distbench has no data sheet of a GPU of type {machine.gpu_type}"
-    per_node = machine.devices // machine.nodes
+    per_node = machine.devices_per_node
     return Hardware(
         sheet,
         per_node if sheet.linked_gpus is None else max(per_node, sheet.linked_gpus),

@@ -237,7 +237,7 @@ def _nodes_spanned(case: Case, machine: Machine | None) -> int:
     """Nodes of *machine* that the ranks of *case* need; 1 if it is unknown."""
     if machine is None:
         return 1
-    per_node = max(1, machine.devices // machine.nodes)
+    per_node = max(1, machine.devices_per_node)
     return min(machine.nodes, -(-case.world_size // per_node))
 
 

@@ -156,7 +156,7 @@ def _source_notes(
 def _nodes_text(machine: Machine) -> str:
     network = machine.between or DATA_SHEETS[machine.gpu_type].network
     between = f", {format_bitrate(8 * network)} a GPU between them" if network else ""
-    return f"nodes of {machine.devices // machine.nodes} {machine.gpu_type}{between}"
+    return f"nodes of {machine.devices_per_node} {machine.gpu_type}{between}"
 
 
 def _residual_notes(series: Sequence[ExtrapolatedSeries]) -> Iterator[str]:

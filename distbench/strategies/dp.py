@@ -39,7 +39,7 @@ class DataParallel(ReplicatedStrategy):
             return f"nn.DataParallel needs at least 2 CUDA devices, but this machine has {machine.devices}"
         if case.world_size < 2:
             return "nn.DataParallel needs a world size of at least 2, but this case has 1"
-        if case.world_size > (per_node := machine.devices // machine.nodes):
+        if case.world_size > (per_node := machine.devices_per_node):
             return f"nn.DataParallel uses the devices of one node, which has {per_node}"
         if case.compile != "none":
             return (

@@ -93,7 +93,7 @@ def _mesh_problem(strategy: FullyShardedDataParallel, case: Case) -> str | None:
 def _group_problem(strategy: FullyShardedDataParallel, world_size: int, machine: Machine) -> str | None:
     """Reason why *world_size* ranks can't form the groups of a hybrid shard; None if they can."""
     name, size = ("replicas", strategy.replicas) if strategy.shards is None else ("shards", strategy.shards)
-    ranks, of_one = strategy.data_parallel_size(world_size), machine.devices // machine.nodes
+    ranks, of_one = strategy.data_parallel_size(world_size), machine.devices_per_node
     if ranks < 2:
         return "hybrid sharding needs at least 2 ranks"
     if ranks % size:
