@@ -275,7 +275,9 @@ def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
         return "excluded"
     if one.predicted:
         least, room = one.predicted_memory, requirements.memory
-        return one.barred if least is None or room is None or least <= room else "predicted: does not fit"
+        if least is None or room is None or least <= room:
+            return one.barred
+        return f"predicted: does not fit (at least {format_bytes(least)})"
     if one.speed is None:
         return f"throughput unknown: {one.unknown}"
     if requirements.goal == "tokens-per-joule" and one.joules is None:

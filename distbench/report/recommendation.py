@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distbench.analysis.choice import MEASURE_IT, Candidate, Selection
+from distbench.analysis.choice import Candidate, Selection
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import CONFIDENCE
 from distbench.analysis.wording.recommendation import Recommendation, recommend, selection_intervals
@@ -113,6 +113,7 @@ def _candidate_json(one: Candidate | None) -> dict[str, Any] | None:
         "memory_assumed_bytes": None if one.memory is None else one.memory_assumed,
         "joules_per_token": one.joules.to_json() if one.joules else None,
         "predicted_tokens_per_s": vars(one.predicted) if one.predicted else None,
+        "predicted_memory_bytes": one.predicted_memory,
     }
 
 
@@ -164,7 +165,7 @@ def _exclusion_notes(selection: Selection) -> tuple[str, ...]:
     reasons = group_pairs((reason(one, why), one.name) for one, why in left if one.id not in open_)
     told = [one.predicted_text for one in selection.to_measure]
     return (
-        *([f"Not measured, {MEASURE_IT}: {', '.join(told)}."] if told else []),
+        *([f"Predicted, worth measuring: {', '.join(told)}."] if told else []),
         *(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items()),
     )
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import PrecisionConfig
+from distbench.core.units import format_bytes
 from distbench.record import Record
 from distbench.report import page as report_page
 from support.browser_pages import HOSTILE, See, Seen
@@ -210,7 +211,8 @@ def test_a_case_that_was_only_predicted_is_marked_and_never_taken(browser: Brows
     assert open_.predicted_memory is not None
     place = {"devices": 2, "precision": open_.precision, "work": open_.work}
     memory = seen.page.locator("#picker [name=memory]")
-    for factor, standing in ((1.01, open_.barred), (0.99, "predicted: does not fit")):
+    tight = f"predicted: does not fit (at least {format_bytes(open_.predicted_memory)})"
+    for factor, standing in ((1.01, open_.barred), (0.99, tight)):
         wish = Requirements(**place, memory=open_.predicted_memory * factor)
         memory.fill(repr(open_.predicted_memory * factor / MIB))
         choice = select_case(run.candidates, wish)

@@ -17,7 +17,8 @@
     if (one.barred && !one.is_noisy && !one.predicted) return one.barred;
     if (wish.avoid.includes(one.label)) return "excluded";
     if (one.predicted) {
-      return one.predicted_memory !== null && wish.memory !== null && one.predicted_memory > wish.memory ? "predicted: does not fit" : one.barred;
+      const least = one.predicted_memory;
+      return least === null || wish.memory === null || least <= wish.memory ? one.barred : "predicted: does not fit (at least " + bytesText(least) + ")";
     }
     if (one.speed === null) return "throughput unknown: " + one.unknown;
     if (wish.goal === "tokens-per-joule" && one.joules === null) return "energy unknown: " + one.joules_unknown;

@@ -10,6 +10,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.recommendation import recommend
 from distbench.api.pick import pick_case
 from distbench.cli import main
+from distbench.core.units import format_bytes
 from distbench.plan import PlannedCase
 from distbench.report import page
 from distbench.report.page_data import picker_data
@@ -83,7 +84,8 @@ def test_wishes_apply_to_it_as_to_the_others():
     assert open_() == open_(memory=least * 1.01) == [SMALL.id]
     assert open_(memory=least * 0.99) == open_(avoid=("ddp-*",)) == []
     tight = select_case(run.candidates, Requirements(memory=least * 0.99))
-    assert "predicted: does not fit" in [why for one, why in tight.excluded if one.id == SMALL.id]
+    told = f"predicted: does not fit (at least {format_bytes(least)})"
+    assert [why for one, why in tight.excluded if one.id == SMALL.id] == [told]
 
 
 def test_text_json_and_page_agree(tmp_path, capsys):
@@ -97,7 +99,7 @@ def test_text_json_and_page_agree(tmp_path, capsys):
     assert text.startswith("Train with ddp on 2 devices")
     numbers = told.removeprefix("predicted: measure it ")
     assert f"By prediction, not measured: ddp-small {numbers} may be faster." in text
-    assert f"Not measured, predicted: measure it: ddp-small {numbers}." in text
+    assert f"Predicted, worth measuring: ddp-small {numbers}." in text
 
     assert main(["pick", "tiny", "--out", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -106,7 +108,8 @@ def test_text_json_and_page_agree(tmp_path, capsys):
     assert open_["predicted_tokens_per_s"] == pytest.approx(vars(candidate(run, SMALL).predicted))
     assert {each["case"]: each["why"] for each in found["left_out"]}["ddp-small"] == told
     assert found["pick"]["case"] == "ddp"
-    assert found["pick"]["predicted_tokens_per_s"] is None
+    assert found["pick"]["predicted_tokens_per_s"] is found["pick"]["predicted_memory_bytes"] is None
+    assert open_["predicted_memory_bytes"] == candidate(run, SMALL).predicted_memory
     assert all(open_["case_id"] != each["case_id"] for each in found["ranked"])
 
     offered = {each["id"]: each for each in picker_data(run)["data"]["candidates"]}
@@ -114,6 +117,20 @@ def test_text_json_and_page_agree(tmp_path, capsys):
     assert [offered[each.id].get("predicted") for each in (DDP, FSDP, SMALL)] == [None, None, True]
     shown = page.write(tmp_path, run).read_text()
     assert f"ddp-small {numbers} may be faster" in shown
+
+
+def test_what_does_not_fit_by_prediction_is_told_with_the_bytes_that_it_needs(tmp_path, capsys):
+    speed = predicted_speed(partly_measured(), DDP)
+    run = partly_measured(speed, speed * 1.01)
+    least = candidate(run, SMALL).predicted_memory
+    stored_run(tmp_path, *run.records, cases=run.info.cases, suite=run.info.suite)
+
+    assert main(["pick", "tiny", "--out", str(tmp_path), "--memory", "1KB", "--json"]) == 1
+    (left,) = [
+        each for each in json.loads(capsys.readouterr().out)["left_out"] if each["case"] == "ddp-small"
+    ]
+    assert left["predicted_memory_bytes"] == least
+    assert left["why"] == f"predicted: does not fit (at least {format_bytes(least)})"
 
 
 def test_what_waits_for_a_measurement_is_in_python_too():
