@@ -14,6 +14,8 @@ from distbench.core.machine import Machine
 
 SAMPLES = 8
 """Samples per step on each device with the most devices, at least."""
+_MOST_SAMPLES = 2 * SAMPLES
+"""Samples that they are at most, without numbers of devices that were asked for."""
 MICRO_BATCHES = (1, 2, 4)
 """Samples of a micro-batch without a pipeline."""
 _MOST_TENSOR_RANKS = 8
@@ -44,6 +46,16 @@ def global_batch(sizes: Sequence[int]) -> int:
     return unit * math.ceil(SAMPLES * max(sizes) / unit)
 
 
+def samples_per_device(sizes: Sequence[int]) -> int:
+    """Samples of ``global_batch`` on each device with the most devices."""
+    return global_batch(sizes) // max(sizes)
+
+
+def has_usual_samples(sizes: Sequence[int]) -> bool:
+    """True if *sizes* share a batch in which each device has about ``SAMPLES``."""
+    return samples_per_device(sizes) <= _MOST_SAMPLES
+
+
 def propose(machine: Machine, heads: int, sizes: Sequence[int], goal: SuiteGoal) -> Iterator[Proposal]:
     """Yield the proposals for *sizes* of the devices of *machine*, and layers with *heads* to split.
 
@@ -55,7 +67,8 @@ def propose(machine: Machine, heads: int, sizes: Sequence[int], goal: SuiteGoal)
     if max(sizes) == 1:
         return
     yield from _data_parallel(goal)
-    if max(sizes) > per_node > 1:
+    # a replica on each node takes memory
+    if goal == "throughput" and max(sizes) > per_node > 1:
         yield Proposal(
             "fsdp",
             {"sharding": "hybrid", "shards": per_node},

@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distbench.cli.machine_proposals import MICRO_BATCHES, Proposal, global_batch, propose
+from distbench.cli.machine_judgements import Judgement, judge, judgements_of, without_idle_recomputation
+from distbench.cli.machine_proposals import (
+    MICRO_BATCHES,
+    Proposal,
+    global_batch,
+    has_usual_samples,
+    propose,
+    samples_per_device,
+)
 from distbench.cli.suite_template import GOAL_QUESTIONS, SuiteAnswers, is_user_callable, presets, user_data
 from distbench.core import registry
 from distbench.core.case import PluginChoice
@@ -18,12 +26,8 @@ from distbench.core.errors import UsageError
 from distbench.core.grouping import group_by
 from distbench.core.machine import Machine
 from distbench.core.units import format_bytes, format_count, format_gb_per_s, join_words
-from distbench.plan import PlannedCase, make_plan
 from distbench.plan.cells import auto_world_sizes
 from distbench.prediction.hardware import hardware_of
-from distbench.prediction.memory import predict_memory
-from distbench.prediction.memory_fit import fits
-from distbench.suite import parse_suite_text
 from distbench.workloads.transformer import Transformer
 
 _TEMPLATE = Path(__file__).with_name("machine_suite.yaml.jinja")
@@ -42,24 +46,6 @@ _FILTERED = {
 """Fields of a judgement by which an exclude selects cases, with its keys for them."""
 
 
-@dataclass(frozen=True)
-class _Judgement:
-    """A case, and whether it is proposed."""
-
-    label: str
-    world_size: int
-    recomputation: str
-    micro_batch: int
-    refusal: str = ""
-    """Reason against it; empty: none."""
-    peak: float | None = None
-    """Bytes of tensors on a rank that are too many; None: they aren't, or it is unknown."""
-    unknown: str = ""
-    """Reason why its memory is unknown; empty: it is known, or cannot matter."""
-    has_room: bool = False
-    """True if it fits with all that comes on top."""
-
-
 def render_machine_suite(answers: SuiteAnswers, on: str, machine: Machine, file: str) -> str:
     """Render a suite for *answers* on *machine*, which is called *on*, to be stored as *file*.
 
@@ -71,10 +57,10 @@ def render_machine_suite(answers: SuiteAnswers, on: str, machine: Machine, file:
     decoder = model.decoder_dimensions
     proposals = list(propose(machine, math.gcd(decoder.heads, decoder.kv_heads), sizes, answers.goal))
     draft = _Draft(replace(answers, model=model.preset), on, machine, file, sizes)
-    judged = [*_judge(draft.render(proposals, []), machine)]
+    judged = [*judge(draft.render(proposals, []), machine)]
     if answers.goal == "throughput":
-        judged = [*_without_idle_recomputation(judged)]
-    kept = [each for each in proposals if not all(case.refusal for case in _of(each, judged))]
+        judged = [*without_idle_recomputation(judged)]
+    kept = [each for each in proposals if not all(case.refusal for case in judgements_of(each, judged))]
     if not kept:
         peaks = [case.peak for case in judged if case.peak]
         least = f"; the least that one of them needs is {format_bytes(min(peaks))} on a GPU" if peaks else ""
@@ -107,7 +93,10 @@ def check_proposable(model: str, goal: str, on: str) -> None:
 
 
 def _world_sizes(devices: Sequence[int], on: str, machine: Machine) -> list[int]:
-    """Numbers of *devices*; without any, those of whole nodes."""
+    """Numbers of *devices*; without any, those of whole nodes.
+
+    They are without the number of all nodes, if it makes the batch that all share much larger.
+    """
     per_node = machine.devices_per_node
     for size in devices:
         if size > machine.devices:
@@ -119,52 +108,10 @@ def _world_sizes(devices: Sequence[int], on: str, machine: Machine) -> list[int]
                 f"--devices: {size} are more than a node of --on = {on!r}, and no whole nodes; use a "
                 f"multiple of {per_node}"
             )
-    every = auto_world_sizes(machine.devices, machine.nodes)
-    return list(devices) or [size for size in every if size >= per_node]
-
-
-def _judge(text: str, machine: Machine) -> Iterator[_Judgement]:
-    """Yield the cases of the suite *text*, each with what speaks against it on *machine*."""
-    for item in make_plan(parse_suite_text(text), machine).cases:
-        case = item.case
-        place = (
-            case.label,
-            case.world_size,
-            case.activation_checkpointing,
-            case.batch.micro_batch_size,
-        )
-        yield replace(_Judgement(*place), **_finding(item, machine))
-
-
-def _without_idle_recomputation(judged: Sequence[_Judgement]) -> Iterator[_Judgement]:
-    """Yield *judged*, with a refusal of recomputation where a case fits without it."""
-    free = {
-        replace(each, recomputation="full")
-        for each in judged
-        if each.has_room and each.recomputation == "none"
-    }
-    for each in judged:
-        is_idle = each.recomputation == "full" and replace(each, has_room=True) in free
-        yield replace(each, refusal="they fit without recomputation, which takes time") if is_idle else each
-
-
-def _finding(item: PlannedCase, machine: Machine) -> dict[str, Any]:
-    """Fields of a judgement that differ from those of a case that fits."""
-    if item.problem:
-        # what to do about it is not of interest: other cases are proposed
-        return {"refusal": item.problem.partition("; ")[0]}
-    memory = predict_memory(item.case)
-    if isinstance(memory, str):
-        return {"unknown": memory}
-    if (fit := fits(memory, item.case, machine)) != "no":
-        return {"has_room": fit == "yes"}
-    has = format_bytes(machine.device_memory or 0)
-    return {"refusal": f"tensors on a rank, of {has} on a GPU", "peak": memory.peak.value}
-
-
-def _of(proposal: Proposal, judged: Sequence[_Judgement]) -> list[_Judgement]:
-    label = proposal.label
-    return [case for case in judged if case.label == label]
+    if devices:
+        return list(devices)
+    whole = [size for size in auto_world_sizes(machine.devices, machine.nodes) if size >= per_node]
+    return whole if has_usual_samples(whole) else whole[:-1]
 
 
 @dataclass(frozen=True)
@@ -180,7 +127,7 @@ class _Draft:
     def render(
         self,
         proposals: Sequence[Proposal],
-        judged: Sequence[_Judgement],
+        judged: Sequence[Judgement],
         left_out: Sequence[Proposal] = (),
     ) -> str:
         """Text of the suite with *proposals*, without those of their cases that *judged* refuses.
@@ -196,47 +143,68 @@ class _Draft:
             undefined=jinja2.StrictUndefined,
         )
         of_all = _unknown_of_all(proposals, judged)
-        answers, pipelines = self.answers, [each for each in proposals if each.micro_batch]
         text: str = template.render(
-            question=GOAL_QUESTIONS[answers.goal],
+            **self._training(),
+            **self._grid(proposals, judged),
             intro=textwrap.wrap(" ".join([self._intro(), *_unknown_text(of_all)]), _WIDTH),
-            file=self.file,
-            on=self.on,
-            model=answers.model,
-            presets=presets(),
-            length=(answers.shape or {}).get("length", _LENGTH),
-            data=json.dumps(user_data(answers.data, answers.data_options)) if answers.data else "",
-            samples=global_batch(self.sizes),
-            micro_batches=list(MICRO_BATCHES),
-            precision=self._precision(),
             proposals=[
                 {"comment": _comment(each, judged, of_all), "text": json.dumps(_entry(each))}
                 for each in proposals
             ],
             left_out=[line for each in left_out for line in _left_out_lines(each, judged)],
-            sizes=list(self.sizes),
-            include=[json.dumps(self._include(each)) for each in pipelines],
-            exclude=[
-                *self._misplaced(proposals),
-                *(each for one in proposals for each in self._refused(one, judged)),
-            ],
         )
         return text
 
-    @property
-    def _per_node(self) -> int:
-        return self.machine.devices // self.machine.nodes
+    def _training(self) -> dict[str, Any]:
+        """Fields of the template that do not depend on proposals."""
+        answers = self.answers
+        return {
+            "question": GOAL_QUESTIONS[answers.goal],
+            "file": self.file,
+            "on": self.on,
+            "model": answers.model,
+            "presets": presets(),
+            "length": (answers.shape or {}).get("length", _LENGTH),
+            "data": json.dumps(user_data(answers.data, answers.data_options)) if answers.data else "",
+            "samples": global_batch(self.sizes),
+            "micro_batches": list(MICRO_BATCHES),
+            "precision": self._precision(),
+            "sizes": list(self.sizes),
+            "sizes_comment": textwrap.wrap(self._sizes_text(), _WIDTH),
+        }
+
+    def _grid(self, proposals: Sequence[Proposal], judged: Sequence[Judgement]) -> dict[str, Any]:
+        """Fields of the template that add cases of *proposals*, and remove those that are refused."""
+        refused = [each for one in proposals for each in self._refused(one, judged)]
+        return {
+            "include": [json.dumps(self._include(each)) for each in proposals if each.micro_batch],
+            "exclude": [*self._misplaced(proposals), *refused],
+        }
+
+    def _sizes_text(self) -> str:
+        """What their common batch has to do with the world sizes, if that is unusual."""
+        sizes, most = self.sizes, self.machine.devices
+        if not has_usual_samples(sizes):
+            return (
+                f"The batch is a multiple of all of them: {samples_per_device(sizes)} samples on each of "
+                f"{max(sizes):,} GPUs. Numbers that divide each other need fewer."
+            )
+        if not self.answers.devices and most not in sizes:
+            each = samples_per_device([*sizes, most])
+            return (
+                f"Without all {most:,} GPUs: with a batch that these numbers share with {most:,}, each GPU "
+                f"would have {each} samples. init --devices {most} writes a suite for them."
+            )
+        return ""
 
     def _intro(self) -> str:
-        machine, hardware = self.machine, hardware_of(self.machine)
-        gpus = format_count(self._per_node, f"{machine.gpu_type} GPU")
-        has = f" with {format_bytes(machine.device_memory)} of memory each" if machine.device_memory else ""
-        links = ""
-        if not isinstance(hardware, str):
-            rates = ((hardware.inside, "inside a node"), (hardware.between, "between nodes"))
-            known = [f"{format_gb_per_s(rate)} GB/s {where}" for rate, where in rates if rate]
-            links = f" A GPU sends {' and '.join(known)}." if known else ""
-        return f"Proposed for {format_count(machine.nodes, 'node')} of {gpus}{has}.{links}"
+        machine = self.machine
+        gpus = format_count(machine.devices_per_node, f"{machine.gpu_type} GPU")
+        each = " each" if machine.devices > 1 else ""
+        memory = (
+            f" with {format_bytes(machine.device_memory)} of memory{each}" if machine.device_memory else ""
+        )
+        return f"Proposed for {format_count(machine.nodes, 'node')} of {gpus}{memory}.{_links_text(machine)}"
 
     def _precision(self) -> str:
         capability = self.machine.compute_capability
@@ -244,7 +212,7 @@ class _Draft:
 
     def _nodes(self) -> list[int]:
         """World sizes of several nodes."""
-        return [size for size in self.sizes if size > self._per_node]
+        return [size for size in self.sizes if size > self.machine.devices_per_node]
 
     def _include(self, pipeline: Proposal) -> dict[str, Any]:
         return {
@@ -255,7 +223,7 @@ class _Draft:
 
     def _misplaced(self, proposals: Sequence[Proposal]) -> Iterator[dict[str, Any]]:
         """Yield what removes cases of the grid that *proposals* are not meant for."""
-        small = [size for size in self.sizes if size <= self._per_node]
+        small = [size for size in self.sizes if size <= self.machine.devices_per_node]
         if any(each.micro_batch for each in proposals):
             filtered = {"strategy": "pp*", _MICRO_BATCH: list(MICRO_BATCHES)}
             yield {"comment": ["the cases of pipelines are in include"], "text": json.dumps(filtered)}
@@ -264,9 +232,9 @@ class _Draft:
                 filtered = {"strategy": each.label, "world_size": small}
                 yield {"comment": ["it is for several nodes"], "text": json.dumps(filtered)}
 
-    def _refused(self, proposal: Proposal, judged: Sequence[_Judgement]) -> Iterator[dict[str, Any]]:
+    def _refused(self, proposal: Proposal, judged: Sequence[Judgement]) -> Iterator[dict[str, Any]]:
         """Yield what removes cases of *proposal* that *judged* refuses, each with the reason."""
-        mine = _of(proposal, judged)
+        mine = judgements_of(proposal, judged)
         for cases in _blocks([case for case in mine if case.refusal]):
             filtered: dict[str, Any] = {"strategy": proposal.label}
             for name, key in _FILTERED.items():
@@ -276,13 +244,25 @@ class _Draft:
             yield {"comment": textwrap.wrap(_reason_text(cases), _WIDTH), "text": json.dumps(filtered)}
 
 
-def _blocks(cases: Sequence[_Judgement]) -> list[list[_Judgement]]:
+def _links_text(machine: Machine) -> str:
+    """Sentence on the links that *machine* has; empty: none, or unknown."""
+    hardware = hardware_of(machine)
+    if isinstance(hardware, str) or machine.devices == 1:
+        return ""
+    inside = hardware.inside if hardware.gpus_per_node > 1 else None
+    between = hardware.between if machine.nodes > 1 else None
+    rates = ((inside, "inside a node"), (between, "between nodes"))
+    known = [f"{format_gb_per_s(rate)} GB/s {where}" for rate, where in rates if rate]
+    return f" A GPU sends {' and '.join(known)}." if known else ""
+
+
+def _blocks(cases: Sequence[Judgement]) -> list[list[Judgement]]:
     """*cases* in blocks that an exclude removes: with one reason, and every combination of their values."""
     blocks = [[case] for case in cases]
     for joined in _FILTERED:
         others = [name for name in _FILTERED if name != joined]
 
-        def fixed(block: list[_Judgement], others: list[str] = others) -> Hashable:
+        def fixed(block: list[Judgement], others: list[str] = others) -> Hashable:
             values = frozenset(tuple(getattr(case, name) for name in others) for case in block)
             return block[0].refusal, values
 
@@ -294,12 +274,12 @@ def _entry(proposal: Proposal) -> Any:
     return {proposal.name: proposal.options} if proposal.options else proposal.name
 
 
-def _unknown_of(proposal: Proposal, judged: Sequence[_Judgement]) -> list[str]:
+def _unknown_of(proposal: Proposal, judged: Sequence[Judgement]) -> list[str]:
     """Reasons why the memory of *proposal* is unknown."""
-    return [*dict.fromkeys(case.unknown for case in _of(proposal, judged) if case.unknown)]
+    return [*dict.fromkeys(case.unknown for case in judgements_of(proposal, judged) if case.unknown)]
 
 
-def _unknown_of_all(proposals: Sequence[Proposal], judged: Sequence[_Judgement]) -> list[str]:
+def _unknown_of_all(proposals: Sequence[Proposal], judged: Sequence[Judgement]) -> list[str]:
     """Those reasons, if all *proposals* have the same."""
     first, *others = [_unknown_of(each, judged) for each in proposals]
     return first if all(each == first for each in others) else []
@@ -309,15 +289,15 @@ def _unknown_text(reasons: Sequence[str]) -> list[str]:
     return [f"Memory unknown: {why}." for why in reasons]
 
 
-def _comment(proposal: Proposal, judged: Sequence[_Judgement], known: Sequence[str]) -> list[str]:
+def _comment(proposal: Proposal, judged: Sequence[Judgement], known: Sequence[str]) -> list[str]:
     """Lines on *proposal*: the reason for it, and why its memory is unknown, besides what is *known*."""
     unknown = [] if known else _unknown_of(proposal, judged)
     text = f"{proposal.label}: {proposal.reason}."
     return textwrap.wrap(" ".join([text, *_unknown_text(unknown)]), _WIDTH)
 
 
-def _left_out_lines(proposal: Proposal, judged: Sequence[_Judgement]) -> list[str]:
-    cases = _of(proposal, judged)
+def _left_out_lines(proposal: Proposal, judged: Sequence[Judgement]) -> list[str]:
+    cases = judgements_of(proposal, judged)
     # on the most devices least speaks against it
     most = max(case.world_size for case in cases)
     reasons = group_by((case for case in cases if case.world_size == most), lambda case: case.refusal)
@@ -325,7 +305,7 @@ def _left_out_lines(proposal: Proposal, judged: Sequence[_Judgement]) -> list[st
     return textwrap.wrap(f"- {proposal.label}: {text}", _WIDTH, subsequent_indent="  ")
 
 
-def _reason_text(cases: Sequence[_Judgement]) -> str:
+def _reason_text(cases: Sequence[Judgement]) -> str:
     """The one reason against *cases*, with the bytes that they need."""
     peaks = sorted(case.peak for case in cases if case.peak is not None)
     if not peaks:

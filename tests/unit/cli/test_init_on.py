@@ -98,6 +98,78 @@ def test_nothing_is_recomputed_where_it_fits_without_unless_memory_is_the_goal(p
     assert {each["strategy"] for each in cases} == {"fsdp", "zero3", "fsdp+tp2+sp+lp", "fsdp+tp8+sp+lp"}
 
 
+def test_for_memory_nothing_is_replicated(planned):
+    _, cases = planned("h100-sxm:2x8", "--model", "8b", "--goal", "memory", "--devices", "1,8,16")
+    assert {each["strategy"] for each in cases} == {
+        "fsdp",
+        "zero3",
+        "fsdp+tp2+sp+lp",
+        "fsdp+tp8+sp+lp",
+        "pp+fsdp8",
+        "pp+tp8+sp+lp",
+    }
+
+
+def test_for_memory_one_gpu_has_nothing_to_shard(planned):
+    _, cases = planned("h200:2x8", "--model", "1b", "--goal", "memory", "--devices", "1,16")
+    assert {each["strategy"] for each in cases if each["world_size"] == 1} == {"single", "fsdp", "zero3"}
+    assert not [each for each in cases if each["strategy"] == "fsdp-hybrid"]
+
+
+@pytest.mark.parametrize(
+    ("where", "sizes", "samples"),
+    [
+        ("h100-sxm:100x8", [8, 16, 32, 64, 128, 256, 512], 8 * 512),
+        ("h100-sxm:18x4", [4, 8, 16, 32, 64], 8 * 64),
+        ("h100-sxm:3x8", [8, 16, 24], 8 * 24),
+        ("h100-sxm:5x8", [8, 16, 32, 40], 16 * 40),
+    ],
+)
+def test_a_gpu_gets_few_samples_on_any_number_of_nodes(planned, tmp_path, where, sizes, samples):
+    text, cases = planned(where, "--model", "1b")
+    suite = load_suite(tmp_path / "mine.yaml").tree
+    assert suite["world_sizes"] == sizes
+    assert suite["batch"]["global_batch_size"] == samples
+    micro_batches = [each["pp"]["micro_batches"] for each in suite["strategies"] if "pp" in each]
+    nodes, per_node = map(int, where.partition(":")[2].split("x"))
+    assert set(micro_batches) == {samples // per_node}
+    assert {each["world_size"] for each in cases} == set(sizes)
+    most = nodes * per_node
+    assert (f"# Without all {most:,} GPUs" in text) == (most not in sizes)
+
+
+def test_a_number_of_devices_that_was_asked_for_stays_with_what_it_makes_of_the_batch(planned, tmp_path):
+    text, _ = planned("h100-sxm:100x8", "--model", "1b", "--devices", "512,800")
+    suite = load_suite(tmp_path / "mine.yaml").tree
+    assert suite["world_sizes"] == [512, 800]
+    assert suite["batch"]["global_batch_size"] == 64 * 800
+    assert "# The batch is a multiple of all of them: 64 samples on each of 800 GPUs." in text
+    (tmp_path / "mine.yaml").unlink()
+    text, _ = planned("h100-sxm:100x8", "--model", "1b", "--devices", "800")
+    assert load_suite(tmp_path / "mine.yaml").tree["batch"]["global_batch_size"] == 8 * 800
+    assert "# The batch is" not in text
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("rtx-4090:1", "Proposed for 1 node of 1 rtx-4090 GPU with 24.0 GiB of memory."),
+        (
+            "h100-sxm:2x1",
+            "2 nodes of 1 h100-sxm GPU with 80.0 GiB of memory each. A GPU sends 50 GB/s between",
+        ),
+        (
+            "h100-sxm:2",
+            "1 node of 2 h100-sxm GPUs with 80.0 GiB of memory each. A GPU sends 450 GB/s inside a node.",
+        ),
+    ],
+)
+def test_only_links_that_the_machine_has_are_told(planned, where, said):
+    text = " ".join(planned(where, "--model", "gpt2-small")[0].replace("#", "").split())
+    assert said in text
+    assert ("GB/s" in text) == ("GB/s" in said)
+
+
 def test_without_a_model_it_is_the_one_that_suits_the_gpus(planned, tmp_path):
     planned("h100-sxm:8")
     assert load_suite(tmp_path / "mine.yaml").work["workload"]["transformer"]["preset"] == "1b"
