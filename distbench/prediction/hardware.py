@@ -74,7 +74,7 @@ def hardware_of(machine: Machine) -> Hardware | str:
     if machine.device != "cuda":
         return "data sheets are of GPUs, and this case runs on CPUs"
     if not machine.gpu_type:
-        size = f"{machine.nodes}x{machine.devices // machine.nodes}"
+        size = f"{machine.nodes}x{machine.devices_per_node}"
         return f"the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:{size}"
     sheet = DATA_SHEETS.get(machine.gpu_type)
     if sheet is None:
