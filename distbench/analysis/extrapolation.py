@@ -81,7 +81,7 @@ class ExtrapolatedSeries:
 
 @dataclass(frozen=True)
 class _Basis:
-    """What steps are predicted from."""
+    """Machines and probes that steps are predicted from."""
 
     machine: Machine
     """Nodes of the measured steps."""

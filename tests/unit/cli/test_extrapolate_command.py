@@ -205,7 +205,8 @@ def test_cpus_need_a_probe_on_both_numbers_of_devices(runs):
 
 def test_nodes_have_as_many_ranks_as_in_the_run(runs):
     trial = dataclasses.replace(gpu_trial("ddp", 8, 0.2), nodes={"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]})
-    stored_run(Path(runs), trial, run_id="abab1111", suite_name="nodes")
+    on_one = dataclasses.replace(gpu_trial("ddp", 2, 0.2), nodes={"a": [0, 1]})
+    stored_run(Path(runs), on_one, trial, run_id="abab1111", suite_name="nodes")
     done = call("extrapolate", "abab1111", "--to", "16", "--out", runs)
     assert "nodes of 4 h100-sxm" in " ".join(done.stdout.split())
 
@@ -217,6 +218,18 @@ def test_gpus_without_a_data_sheet_have_to_be_named(runs):
     assert "the type of the GPUs is unknown; name it with --on, such as --on h100-sxm:2x8" in text
     for gpus in ("h100-sxm:2x8", "a100-80gb:2x8"):
         assert call("extrapolate", "dddd4444", "--to", "16", "--out", runs, "--on", gpus).returncode == 0
+
+
+def test_nodes_of_gpus_without_a_name_are_those_of_the_run_with_the_type_of_the_user(runs):
+    pair = [gpu_trial("ddp", devices, 0.2, {"gpu": "NVIDIA X"}) for devices in (2, 4)]
+    stored_run(Path(runs), *pair, run_id="dddd5555", suite_name="unnamed")
+    notes = []
+    for gpus in ("h100-sxm:8x2", "h100-sxm:2x8"):
+        done = call("extrapolate", "dddd5555", "--to", "16", "--out", runs, "--on", gpus, "--json")
+        source, error = json.loads(done.stdout)["notes"]
+        assert source.endswith("; measured on nodes of 4 h100-sxm, 400 Gbit/s a GPU between them.")
+        notes.append(error)
+    assert notes[0] == notes[1]
 
 
 MISTAKES = [
