@@ -182,7 +182,7 @@ class _Draft:
         }
 
     def _sizes_text(self) -> str:
-        """What their common batch has to do with the world sizes, if that is unusual."""
+        """Sentence on world sizes whose common batch is unusually large; empty: it is not."""
         sizes, most = self.sizes, self.machine.devices
         if not has_usual_samples(sizes):
             return (
