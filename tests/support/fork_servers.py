@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +55,9 @@ class _KeptServers(_LocalSession):
     def _server_for(
         self, spec: LaunchSpec, is_cancelled: CancelCheck, log_text: str = ""
     ) -> ForkServerClient:
+        if spec.target.python != sys.executable:
+            # which finds distbench by PYTHONPATH
+            return super()._server_for(spec, is_cancelled, log_text)
         target = replace(spec.target, environment=_without_read_by_ranks(spec.target.environment))
         shared = replace(spec, environment=_without_read_by_ranks(spec.environment), target=target)
         first = {name: value for name, value in _AT_FIRST.items() if _is_read_by_ranks(name)}
