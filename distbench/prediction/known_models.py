@@ -24,7 +24,9 @@ _MAX_SIZE = 2**53
 
 def layout_rows(layout: Layout) -> list[dict[str, Any]]:
     """*layout* as rows of a table."""
-    return [{"field": name, "value": json.dumps(value)} for name, value in asdict(layout).items()]
+    return [
+        {"field": name, "value": json.dumps(value), "reason": ""} for name, value in asdict(layout).items()
+    ]
 
 
 def recorded_layout(rows: Iterable[Mapping[str, Any]]) -> Layout | str | None:
