@@ -170,8 +170,8 @@ def export_case(
     if case.environment != CURRENT_ENVIRONMENT:
         note = f"Measured in another Python environment: {environment_note(case)}"
         written = replace(written, notes=(*written.notes, note))
-    if told := multi_node_note(measured, written.launch):
-        written = replace(written, notes=(*told, *written.notes))
+    if node_notes := multi_node_note(measured, written.launch):
+        written = replace(written, notes=(*node_notes, *written.notes))
     if with_script:
         script = {torch_script.TRAINING_SCRIPT: torch_script.training_script(case)}
         written = replace(written, files={**written.files, **script})

@@ -18,7 +18,7 @@ from distbench.analysis.case_summary import (
 from distbench.analysis.choice import Candidate
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.parity import SettingDifference
-from distbench.analysis.predicted_candidates import mark_prospects
+from distbench.analysis.predicted_candidates import with_predictions
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval, Noise, noise_of
 from distbench.core.case import CURRENT_ENVIRONMENT, NATIVE_ENGINE
@@ -73,7 +73,7 @@ def make_candidates(
     places = group_by(made, lambda one: (one.devices, one.work, one.precision)).values()
     together = {one.id: sum(other.speed is not None for other in place) for place in places for one in place}
     found = [_with_simultaneous_intervals(one, together[one.id]) for one in made]
-    return mark_prospects(found, {row.case.id: row for row in cases}, predictions)
+    return with_predictions(found, {row.case.id: row for row in cases}, predictions)
 
 
 def _with_simultaneous_intervals(one: Candidate, count: int) -> Candidate:

@@ -126,9 +126,9 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
         )
     work, notes = setting_differences(before, after)
     disturbed = _disturbed_reason(before, after)
-    told = (f"Times are not compared: {disturbed}",) if disturbed else ()
+    caveats = (f"Times are not compared: {disturbed}",) if disturbed else ()
     unusable = _unusable_reason(before, after) or work
-    return CasePair(name, before, after, unusable, disturbed, notes=(*told, *notes))
+    return CasePair(name, before, after, unusable, disturbed, notes=(*caveats, *notes))
 
 
 def _disturbed_reason(before: CaseSummary, after: CaseSummary) -> str:

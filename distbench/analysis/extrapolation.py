@@ -17,15 +17,15 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.units import format_count
 from distbench.prediction import PredictedValue, fits, predict_memory
-from distbench.prediction.case_elsewhere import Scaling, case_on
 from distbench.prediction.extrapolation import (
-    MAX_FACTOR,
     MAX_HALF_LOG_WIDTH,
+    MAX_INTERVAL_FACTOR,
     Residual,
     StepRatio,
     step_ratio,
 )
 from distbench.prediction.memory_fit import MemoryFit
+from distbench.prediction.world_size_change import Scaling, resized_case
 from distbench.record import Record
 
 STEP = "step_s"
@@ -71,10 +71,10 @@ class ExtrapolatedSeries:
 
     def efficiency(self, row: CaseSummary) -> float:
         """Tokens/s of a device of *row* over those of a device of the anchor."""
-        return _rate(row) / row.case.world_size / self.rate_of_device
+        return _rate(row) / row.case.world_size / self.tokens_per_s_of_device
 
     @property
-    def rate_of_device(self) -> float:
+    def tokens_per_s_of_device(self) -> float:
         """Tokens/s of a device of the anchor."""
         return _rate(self.anchor) / self.anchor.case.world_size
 
@@ -222,7 +222,7 @@ def _point(
         return f"it was measured on {near.world_size}; --to takes more devices than that"
     if near.device == "cuda" and devices > basis.on.devices:
         return f"the machine of --on has {format_count(basis.on.devices, 'GPU')}"
-    far = case_on(near, devices, scaling, basis.on)
+    far = resized_case(near, devices, scaling, basis.on)
     if isinstance(far, str):
         return far
     ratio = step_ratio(near, far, basis.machine, basis.probes, basis.on)
@@ -250,7 +250,7 @@ def _point(
 
 def _width_problem(residual: Residual | None, doublings: float) -> str:
     """Reason why an interval says nothing: an extrapolation between measured steps failed, or else a rate."""
-    wide = f"its interval is wider than a factor of {MAX_FACTOR} on each side"
+    wide = f"its interval is wider than a factor of {MAX_INTERVAL_FACTOR} on each side"
     if residual is None or residual.half_log_width(doublings) <= MAX_HALF_LOG_WIDTH:
         return f"{wide}, as the rates or the trials are that uncertain"
     return (

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from distbench.analysis.case_summary import PENDING, CaseSummary
 from distbench.analysis.choice import MEASURE_IT, Candidate
-from distbench.analysis.prospects import Prospect, corrected_speed, may_win
+from distbench.analysis.prospects import Prospect, corrected_speed, may_be_fastest
 from distbench.core.grouping import group_by
 from distbench.core.units import format_number
 from distbench.prediction import PredictedValue
 from distbench.prediction.cases import CasePrediction
 
 
-def mark_prospects(
+def with_predictions(
     candidates: Sequence[Candidate],
     rows: Mapping[str, CaseSummary],
     predictions: Mapping[str, CasePrediction],
@@ -35,7 +35,7 @@ def mark_prospects(
         for one in place:
             prospect = prospects[one.id]
             speed = corrected_speed(prospect, every)
-            if speed is not None and may_win(prospect, every):
+            if speed is not None and may_be_fastest(prospect, every):
                 marked[one.id] = _marked(one, speed, prospect.is_upper_bound, predictions[one.id])
     return [marked.get(one.id, one) for one in candidates]
 

@@ -54,7 +54,7 @@ class Prospect:
         return self.predicted.value if self.predicted else math.inf
 
 
-def untried_cases(prospects: Sequence[Prospect]) -> list[Case]:
+def promising_cases(prospects: Sequence[Prospect]) -> list[Case]:
     """Cases without a trial that may win, the most promising of each place; none: the others can't."""
     return [case for place in _places(prospects) for case in _untried(place)]
 
@@ -68,8 +68,8 @@ def unsettled_cases(prospects: Sequence[Prospect], measure: MeasureConfig) -> li
         one.case
         for place in _places(prospects)
         for one in place
-        if one.measured and one.quiet_trials < (asked := _asked_trials(one, place, measure))
-        if one.trials < asked + measure.repeat_noisy
+        if one.measured and one.quiet_trials < (trials_needed := _asked_trials(one, place, measure))
+        if one.trials < trials_needed + measure.repeat_noisy
     ]
 
 
@@ -86,13 +86,13 @@ def _fastest(place: Sequence[Prospect]) -> float:
     return max((one.measured for one in place if one.measured), default=0.0)
 
 
-def may_win(one: Prospect, place: Sequence[Prospect]) -> bool:
+def may_be_fastest(one: Prospect, place: Sequence[Prospect]) -> bool:
     """True if *one* has no trial, and may be faster than the measured cases of its *place*."""
     return not one.trials and highest_speed(one, place) > _fastest(place) * (1 + SETTLED_MARGIN)
 
 
 def _untried(place: Sequence[Prospect]) -> list[Case]:
-    promising = [one for one in place if may_win(one, place)]
+    promising = [one for one in place if may_be_fastest(one, place)]
     # of equal ones, the first in the suite
     best = sorted(promising, key=lambda one: -one.expected)
     return [one.case for one in best[:CASES_PER_ROUND]]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Candidate
-from distbench.analysis.prospects import Prospect, unsettled_cases, untried_cases
+from distbench.analysis.prospects import Prospect, promising_cases, unsettled_cases
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case, MeasureConfig
 from distbench.core.text import join_limited
@@ -35,7 +35,7 @@ class TuningRounds:
         """Cases to measure next."""
         analysed = RunAnalysis.read(run)
         prospects, too_large = self.prospects(analysed)
-        chosen = untried_cases(prospects) or unsettled_cases(prospects, self._measure)
+        chosen = promising_cases(prospects) or unsettled_cases(prospects, self._measure)
         if chosen and time.monotonic() < self._end:
             return [case.id for case in chosen]
         if chosen:

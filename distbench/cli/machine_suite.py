@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distbench.cli.machine_judgements import Judgement, judge, judgements_of, without_idle_recomputation
+from distbench.cli.machine_assessments import (
+    CaseAssessment,
+    assessments_of,
+    judge,
+    without_needless_recomputation,
+)
 from distbench.cli.machine_proposals import (
     MICRO_BATCHES,
     Proposal,
@@ -59,16 +64,16 @@ def render_machine_suite(answers: SuiteAnswers, on: str, machine: Machine, file:
     draft = _Draft(replace(answers, model=model.preset), on, machine, file, sizes)
     judged = [*judge(draft.render(proposals, []), machine)]
     if answers.goal == "throughput":
-        judged = [*without_idle_recomputation(judged)]
-    kept = [each for each in proposals if not all(case.refusal for case in judgements_of(each, judged))]
-    if not kept:
+        judged = [*without_needless_recomputation(judged)]
+    fitting = [each for each in proposals if not all(case.refusal for case in assessments_of(each, judged))]
+    if not fitting:
         peaks = [case.peak for case in judged if case.peak]
         least = f"; the least that one of them needs is {format_bytes(min(peaks))} on a GPU" if peaks else ""
         raise UsageError(
             f"--on = {on!r}: no strategy that distbench proposes fits {model.preset} there{least}; "
             "name a smaller preset with --model, or a larger machine"
         )
-    return draft.render(kept, judged, [each for each in proposals if each not in kept])
+    return draft.render(fitting, judged, [each for each in proposals if each not in fitting])
 
 
 def resolved_model(preset: str, machine: Machine) -> Transformer:
@@ -127,7 +132,7 @@ class _Draft:
     def render(
         self,
         proposals: Sequence[Proposal],
-        judged: Sequence[Judgement],
+        judged: Sequence[CaseAssessment],
         left_out: Sequence[Proposal] = (),
     ) -> str:
         """Text of the suite with *proposals*, without those of their cases that *judged* refuses.
@@ -173,7 +178,7 @@ class _Draft:
             "sizes_comment": textwrap.wrap(self._sizes_text(), _WIDTH),
         }
 
-    def _grid(self, proposals: Sequence[Proposal], judged: Sequence[Judgement]) -> dict[str, Any]:
+    def _grid(self, proposals: Sequence[Proposal], judged: Sequence[CaseAssessment]) -> dict[str, Any]:
         """Fields of the template that add cases of *proposals*, and remove those that are refused."""
         refused = [each for one in proposals for each in self._refused(one, judged)]
         return {
@@ -232,14 +237,14 @@ class _Draft:
                 filtered = {"strategy": each.label, "world_size": small}
                 yield {"comment": ["it is for several nodes"], "text": json.dumps(filtered)}
 
-    def _refused(self, proposal: Proposal, judged: Sequence[Judgement]) -> Iterator[dict[str, Any]]:
+    def _refused(self, proposal: Proposal, judged: Sequence[CaseAssessment]) -> Iterator[dict[str, Any]]:
         """Yield what removes cases of *proposal* that *judged* refuses, each with the reason."""
-        mine = judgements_of(proposal, judged)
-        for cases in _blocks([case for case in mine if case.refusal]):
+        cases_of_proposal = assessments_of(proposal, judged)
+        for cases in _blocks([case for case in cases_of_proposal if case.refusal]):
             filtered: dict[str, Any] = {"strategy": proposal.label}
             for name, key in _FILTERED.items():
                 values = sorted({getattr(case, name) for case in cases})
-                if values != sorted({getattr(case, name) for case in mine}):
+                if values != sorted({getattr(case, name) for case in cases_of_proposal}):
                     filtered[key] = values[0] if len(values) == 1 else values
             yield {"comment": textwrap.wrap(_reason_text(cases), _WIDTH), "text": json.dumps(filtered)}
 
@@ -256,13 +261,13 @@ def _links_text(machine: Machine) -> str:
     return f" A GPU sends {' and '.join(known)}." if known else ""
 
 
-def _blocks(cases: Sequence[Judgement]) -> list[list[Judgement]]:
+def _blocks(cases: Sequence[CaseAssessment]) -> list[list[CaseAssessment]]:
     """*cases* in blocks that an exclude removes: with one reason, and every combination of their values."""
     blocks = [[case] for case in cases]
     for joined in _FILTERED:
         others = [name for name in _FILTERED if name != joined]
 
-        def fixed(block: list[Judgement], others: list[str] = others) -> Hashable:
+        def fixed(block: list[CaseAssessment], others: list[str] = others) -> Hashable:
             values = frozenset(tuple(getattr(case, name) for name in others) for case in block)
             return block[0].refusal, values
 
@@ -274,12 +279,12 @@ def _entry(proposal: Proposal) -> Any:
     return {proposal.name: proposal.options} if proposal.options else proposal.name
 
 
-def _unknown_of(proposal: Proposal, judged: Sequence[Judgement]) -> list[str]:
+def _unknown_of(proposal: Proposal, judged: Sequence[CaseAssessment]) -> list[str]:
     """Reasons why the memory of *proposal* is unknown."""
-    return [*dict.fromkeys(case.unknown for case in judgements_of(proposal, judged) if case.unknown)]
+    return [*dict.fromkeys(case.unknown for case in assessments_of(proposal, judged) if case.unknown)]
 
 
-def _unknown_of_all(proposals: Sequence[Proposal], judged: Sequence[Judgement]) -> list[str]:
+def _unknown_of_all(proposals: Sequence[Proposal], judged: Sequence[CaseAssessment]) -> list[str]:
     """Those reasons, if all *proposals* have the same."""
     first, *others = [_unknown_of(each, judged) for each in proposals]
     return first if all(each == first for each in others) else []
@@ -289,23 +294,23 @@ def _unknown_text(reasons: Sequence[str]) -> list[str]:
     return [f"Memory unknown: {why}." for why in reasons]
 
 
-def _comment(proposal: Proposal, judged: Sequence[Judgement], known: Sequence[str]) -> list[str]:
+def _comment(proposal: Proposal, judged: Sequence[CaseAssessment], known: Sequence[str]) -> list[str]:
     """Lines on *proposal*: the reason for it, and why its memory is unknown, besides what is *known*."""
     unknown = [] if known else _unknown_of(proposal, judged)
     text = f"{proposal.label}: {proposal.reason}."
     return textwrap.wrap(" ".join([text, *_unknown_text(unknown)]), _WIDTH)
 
 
-def _left_out_lines(proposal: Proposal, judged: Sequence[Judgement]) -> list[str]:
-    cases = judgements_of(proposal, judged)
+def _left_out_lines(proposal: Proposal, judged: Sequence[CaseAssessment]) -> list[str]:
+    cases = assessments_of(proposal, judged)
     # on the most devices least speaks against it
-    most = max(case.world_size for case in cases)
-    reasons = group_by((case for case in cases if case.world_size == most), lambda case: case.refusal)
+    most_devices = max(case.world_size for case in cases)
+    reasons = group_by((case for case in cases if case.world_size == most_devices), lambda case: case.refusal)
     text = "; ".join(map(_reason_text, reasons.values()))
     return textwrap.wrap(f"- {proposal.label}: {text}", _WIDTH, subsequent_indent="  ")
 
 
-def _reason_text(cases: Sequence[Judgement]) -> str:
+def _reason_text(cases: Sequence[CaseAssessment]) -> str:
     """The one reason against *cases*, with the bytes that they need."""
     peaks = sorted(case.peak for case in cases if case.peak is not None)
     if not peaks:

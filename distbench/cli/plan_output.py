@@ -169,8 +169,8 @@ def _print_size(planned: PlannedRun) -> None:
 
 def _print_predictions(planned: Plan) -> None:
     for word, tasks in group_by(planned.trials, lambda task: task.job.kind).items():
-        if foretold := job_kind(word).plan_note(tasks):
-            print_text(wrap_to_terminal(f"{word}: {foretold}", 0, 2))
+        if note := job_kind(word).plan_note(tasks):
+            print_text(wrap_to_terminal(f"{word}: {note}", 0, 2))
 
 
 def _print_cases(planned: PlannedRun) -> None:

@@ -14,7 +14,7 @@ from distbench.core.grouping import group_pairs
 from distbench.core.machine import Machine
 from distbench.core.units import MISSING_TEXT, format_bytes, format_number
 from distbench.plan import Plan
-from distbench.plan.memory_room import memory_room
+from distbench.plan.memory_capacity import memory_capacity
 from distbench.prediction import PredictedValue, memory_advice
 from distbench.prediction.cases import CasePrediction, predict_from_data_sheet, predict_from_probe
 from distbench.prediction.probed_hardware import hardware_text
@@ -94,7 +94,7 @@ class PlanPredictions:
         less = [
             f"{text} needs {format_bytes(peak.value)}" for text, peak in memory_advice(found.case, machine)
         ]
-        room = memory_room(found.case, machine)
+        room = memory_capacity(found.case, machine)
         has = f", and {room.text}" if room else ""
         needs = (
             f"does not fit: by formulas tensors need {format_bytes(found.memory.peak.value)} on a rank{has}"
@@ -146,8 +146,8 @@ def predict_plan(
     """
     cases = [item.case for item in planned.cases if item.problem is None]
     if machine.gpu_type and not rates:
-        told = {case.id: predict_from_data_sheet(case, machine) for case in cases}
-        return PlanPredictions(told, "STEP is from data sheets (docs/foresight.md).", cost)
+        predictions = {case.id: predict_from_data_sheet(case, machine) for case in cases}
+        return PlanPredictions(predictions, "STEP is from data sheets (docs/foresight.md).", cost)
     run = find_probe_run(rates, out) if rates else newest_probe_run(out)
     records = run.records()
     found = {case.id: predict_from_probe(case, machine, records) for case in cases}

@@ -19,7 +19,7 @@ from distbench.prediction.variations import (
     Variation,
     best_cases,
     lacks_only_memory,
-    misfit_prediction,
+    prediction_with_enough_memory,
     variations,
 )
 
@@ -46,14 +46,14 @@ class CaseVariations:
         return [(self.base, "as given"), *((each, what) for each, what in found if not isinstance(each, str))]
 
     @property
-    def is_telling(self) -> bool:
+    def has_predictions(self) -> bool:
         """True if a step is known, or other memory or nodes decide whether the case fits."""
         has_step = any(not isinstance(each.step, str) for each, _ in self.predictions)
         fits = {each.fits for each, _ in self.predictions}
         return has_step or len(fits | {"no" for each in self.variations if each.lacks_memory}) > 1
 
 
-def check_variable(on: Machine | None, rates: str) -> None:
+def check_what_if(on: Machine | None, rates: str) -> None:
     """Raise UsageError unless the predictions of a plan for the machine *on* are from data sheets."""
     if rates:
         raise UsageError(
@@ -78,14 +78,14 @@ def vary_plan(planned: PlannedRun) -> list[CaseVariations]:
     else:
         for item in planned.plan.cases:
             if item.problem and lacks_only_memory(item.case, planned.machine, item.problem):
-                found[item.case.id] = misfit_prediction(item.case, planned.machine)
+                found[item.case.id] = prediction_with_enough_memory(item.case, planned.machine)
         chosen = [found[item.case.id] for item in planned.plan.cases if item.case.id in found]
     return [CaseVariations(each, [*variations(each.case, planned.machine)]) for each in chosen]
 
 
 def print_variations(varied: Sequence[CaseVariations], planned: PlannedRun) -> None:
     """Print *varied*, of *planned*, as a table with notes."""
-    if shown := [each for each in varied if each.is_telling]:
+    if shown := [each for each in varied if each.has_predictions]:
         _print_table(shown, planned.machine)
         texts = [_TEXT]
     else:

@@ -179,16 +179,16 @@ class BatchArrays:
 
     def _taken(self, arrays: Arrays) -> Arrays:
         """Those of *arrays* that the workload takes, each in the shape that it takes."""
-        wanted = (*self.shape.inputs, "labels", *((POSITION_IDS,) if self.packs_rows else ()))
+        expected_names = (*self.shape.inputs, "labels", *((POSITION_IDS,) if self.packs_rows else ()))
         if self.shift_labels and "input_ids" in arrays:
             arrays = {"labels": arrays["input_ids"], **arrays}
-        if missing := [name for name in wanted if name not in arrays]:
+        if missing := [name for name in expected_names if name not in arrays]:
             shift = "; shift_labels: true makes them of input_ids" if missing == ["labels"] else ""
             raise self._error(
                 f"a row has {join_words(sorted(arrays))}, but no {join_words(missing)}; the workload takes "
-                f"{join_words(wanted)}{shift}"
+                f"{join_words(expected_names)}{shift}"
             )
-        extra = [n for n in sorted(arrays) if n not in wanted and not _masks_nothing(n, arrays[n])]
+        extra = [n for n in sorted(arrays) if n not in expected_names and not _masks_nothing(n, arrays[n])]
         if extra:
             raise self._error(
                 f"a row has {join_words(extra)}, which the workload does not take; leave it out, or use the "
@@ -204,7 +204,7 @@ class BatchArrays:
                     f"{name} of a row has the shape {found}, but the workload takes {size}; change the sizes "
                     "of the workload (length, seq_len, image_size) or those of the rows"
                 )
-        return {name: arrays[name] for name in wanted}
+        return {name: arrays[name] for name in expected_names}
 
     def _checked(self, arrays: Arrays) -> Arrays:
         """*arrays* in the dtypes that the workload takes; ids and labels must be in range."""
@@ -216,7 +216,7 @@ class BatchArrays:
         labels = arrays["labels"].astype(np.int64)
         if self.shift_labels:
             labels = labels if self.packs_rows else _shifted(labels)
-        elif self.shape.kind == "tokens" and are_inputs(labels, inputs["input_ids"]):
+        elif self.shape.kind == "tokens" and labels_equal_inputs(labels, inputs["input_ids"]):
             raise self._error(
                 "labels equal input_ids, as transformers' collators make them for models that shift them; "
                 "set shift_labels: true"
@@ -265,7 +265,7 @@ def _masks_nothing(name: str, array: np.ndarray) -> bool:
     return name == "attention_mask" and bool(array.all())
 
 
-def are_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
+def labels_equal_inputs(labels: np.ndarray, ids: np.ndarray) -> bool:
     """True if each label that counts is the input at its position, and inputs differ.
 
     Of a few labels that may be chance.

@@ -127,23 +127,23 @@ def _paired_finding(
         pairs = format_count(len(case_pairs.pairs), "pair")
         why = f"only {len(values)} of {pairs} ran on one device; see that case"
         return MetricFinding(name, "inconclusive", why, rule.effect, pairs=len(values))
-    seen = take_look(values, rule)
+    look = take_look(values, rule)
     sides, unit = _medians(name, case_pairs.pairs)
     return MetricFinding(
         metric=name,
-        word=seen.word,
-        said=_before_after_text(name, seen, sides, unit)
-        + paired_sentence(name, seen, rule, case_pairs.minutes_per_pair),
+        word=look.word,
+        said=_before_after_text(name, look, sides, unit)
+        + paired_sentence(name, look, rule, case_pairs.minutes_per_pair),
         limit=rule.effect,
-        ratio=seen.ratio,
-        low=seen.low,
-        high=seen.high,
-        pairs=seen.pairs,
+        ratio=look.ratio,
+        low=look.low,
+        high=look.high,
+        pairs=look.pairs,
         baseline=sides[0],
         candidate=sides[1],
         unit=unit,
-        needed=seen.pairs_needed if seen.word == "inconclusive" else 0,
-        deviation=seen.deviation,
+        needed=look.pairs_needed if look.word == "inconclusive" else 0,
+        deviation=look.deviation,
     )
 
 
@@ -157,11 +157,11 @@ def _medians(name: str, pairs: RecordPairs) -> tuple[tuple[float | None, float |
 
 
 def _before_after_text(
-    name: str, seen: InterimLook, sides: tuple[float | None, float | None], unit: str
+    name: str, look: InterimLook, sides: tuple[float | None, float | None], unit: str
 ) -> str:
     """Format baseline and candidate of a changed memory or start: people think in bytes and seconds."""
     before, after = sides
-    if name not in ("peak_memory", "startup") or seen.word == "pass" or before is None or after is None:
+    if name not in ("peak_memory", "startup") or look.word == "pass" or before is None or after is None:
         return ""
     return f"{before_after_text(before, after, unit)}: "
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distbench.analysis.change_split import split_change
+from distbench.analysis.change_attribution import attribute_change
 from distbench.analysis.comparison import STEP, compare_cases
 from distbench.analysis.history import HistoryRun, run_variances
 from distbench.analysis.run import RunAnalysis
@@ -132,7 +132,9 @@ def judge_stored(
             *required_findings(row, rules),
         )
         step = _step_ratio(pace)
-        split = split_change(case, step, baseline.records, candidate.records, environment) if step else None
+        split = (
+            attribute_change(case, step, baseline.records, candidate.records, environment) if step else None
+        )
         cases.append(
             CaseVerdict(case.name, case.label, case.world_size, found, notes=pair.notes, split=split)
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from distbench.analysis.change_split import Split, split_json
+from distbench.analysis.change_attribution import Split, attribution_json
 from distbench.gate.wording import COST_WORDS, describe_change
 from distbench.run import StopReason
 
@@ -195,5 +195,5 @@ class GateResult:
         if self.since:
             plain["since"] = self.since.to_json()
         for case, data in zip(self.cases, plain["cases"], strict=True):
-            data |= {"word": case.word, "said": case.said, "split": split_json(case.split)}
+            data |= {"word": case.word, "said": case.said, "split": attribution_json(case.split)}
         return {"format": RESULT_FORMAT, "word": self.word, **plain, "state": self.state}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distbench.analysis.change_split import ChangeSplit, absence_sentences
+from distbench.analysis.change_attribution import ChangeAttribution, absence_sentences
 from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_duration
 from distbench.gate.calibration import CaseCalibration
@@ -142,9 +142,13 @@ def case_sentences(case: CaseVerdict) -> list[str]:
 def _split_sentences(case: CaseVerdict) -> list[str]:
     """Sentence on the part of a changed step that the machine explains, or on why that is unknown."""
     split = case.split
-    if isinstance(split, ChangeSplit):
+    if isinstance(split, ChangeAttribution):
         is_changed = split.step.half_log_width is None or not split.step.low <= 1 <= split.step.high
-        return [f"{one_line(case.case)}: {split.sentence()}."] if is_changed or split.has_clear_rest else []
+        return (
+            [f"{one_line(case.case)}: {split.sentence()}."]
+            if is_changed or split.has_unexplained_change
+            else []
+        )
     return absence_sentences({case.case: split})
 
 

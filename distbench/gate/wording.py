@@ -16,42 +16,42 @@ COST_WORDS = {
 """Number that is judged over pairs -> words for a higher and a lower cost."""
 
 
-def paired_sentence(name: str, seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
+def paired_sentence(name: str, look: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
     """Change of a cost, its certainty, and advice if it is inconclusive.
 
     A pass includes the loss that may still be hidden.
     """
     words = COST_WORDS[name]
-    pairs, limit = format_count(seen.pairs, "pair"), f"{rule.effect * 100:g}%"
-    if seen.word == "inconclusive":
-        span = f"from {describe_change(seen.low, words)} to {describe_change(seen.high, words)} after {pairs}"
-        return f"{span}: too wide for {limit}; {_pairs_needed_text(seen, rule, minutes_per_pair)}"
-    if seen.word == "pass" and seen.low == seen.high == 1:
+    pairs, limit = format_count(look.pairs, "pair"), f"{rule.effect * 100:g}%"
+    if look.word == "inconclusive":
+        span = f"from {describe_change(look.low, words)} to {describe_change(look.high, words)} after {pairs}"
+        return f"{span}: too wide for {limit}; {_pairs_needed_text(look, rule, minutes_per_pair)}"
+    if look.word == "pass" and look.low == look.high == 1:
         return "unchanged"
-    if seen.word == "pass" and seen.low <= 1 <= seen.high:
-        hidden = describe_change(seen.high, words)
+    if look.word == "pass" and look.low <= 1 <= look.high:
+        hidden = describe_change(look.high, words)
         return (
             f"no significant change; up to {hidden} can't be excluded (97.5% bound; {pairs}; limit {limit})"
         )
-    ends = sorted((seen.low, seen.high), key=lambda end: abs(end - 1))
+    ends = sorted((look.low, look.high), key=lambda end: abs(end - 1))
     # so that values beyond the limit and within it never print alike
-    digits = 1 if abs(abs(seen.ratio - 1) - rule.effect) >= 0.001 else 2
+    digits = 1 if abs(abs(look.ratio - 1) - rule.effect) >= 0.001 else 2
     among = " to ".join(percent_change(end, digits) for end in ends)
-    measured = f"{describe_change(seen.ratio, words, digits)} ({among}; {pairs}"
-    if seen.word == "pass":
+    measured = f"{describe_change(look.ratio, words, digits)} ({among}; {pairs}"
+    if look.word == "pass":
         return f"{measured}), within the limit of {limit}"
     return f"{measured}; limit {limit})"
 
 
-def _pairs_needed_text(seen: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
+def _pairs_needed_text(look: InterimLook, rule: PairRule, minutes_per_pair: float) -> str:
     """Pairs needed for a verdict, and advice on how to get it."""
-    minutes = max(1, round((seen.pairs_needed - seen.pairs) * minutes_per_pair))
+    minutes = max(1, round((look.pairs_needed - look.pairs) * minutes_per_pair))
     time = f" (about {format_count(minutes, 'more minute')})" if minutes_per_pair else ""
-    if seen.pairs_needed <= rule.max_pairs:
-        return f"{seen.pairs_needed} pairs would suffice{time}: raise gate.minutes"
+    if look.pairs_needed <= rule.max_pairs:
+        return f"{look.pairs_needed} pairs would suffice{time}: raise gate.minutes"
     count = (
-        f"about {seen.pairs_needed:,}"
-        if seen.pairs_needed < MAX_PAIRS_NEEDED
+        f"about {look.pairs_needed:,}"
+        if look.pairs_needed < MAX_PAIRS_NEEDED
         else f"{MAX_PAIRS_NEEDED:,} or more"
     )
     return (

@@ -82,8 +82,8 @@ class ClusterLaunch(RunningLaunch):
     def silent_node(self) -> str | None:
         for agent in self._agents:
             if (seconds := agent.seconds_silent) > _SILENCE_WARNING_S:
-                told = f"no heartbeat from the agent on {agent.name} for {seconds:.0f} s"
-                return f"{told}: the agent, the node or its link hangs"
+                reason = f"no heartbeat from the agent on {agent.name} for {seconds:.0f} s"
+                return f"{reason}: the agent, the node or its link hangs"
         return None
 
     def fetch_logs(self) -> None:

@@ -124,8 +124,8 @@ class PlanChecker:
                 given = cell.work.get(root, {}).get(name) or {}
                 key = _first_named_option(given if is_given else options, problem)
                 if key:
-                    said = f"{key} = {as_yaml(options[key])}"
-                    message = problem.removeprefix(said).lstrip(": ")
+                    prefix = f"{key} = {as_yaml(options[key])}"
+                    message = problem.removeprefix(prefix).lstrip(": ")
                     return Problem(cell.source_of((root, name, key)), message, options[key])
         root = next(root for root in [*plugins, "workload"] if root in cell.work)
         return Problem(cell.source_of((root,)), problem, plugins[root].choice.name)

@@ -48,14 +48,14 @@ def detect_environments(suite: Suite, machine: Machine) -> Machine:
 
 
 def _machine_of_interpreter(other: Interpreter, machine: Machine) -> Machine:
-    beside = os.pathsep.join([str(Path(other.executable).parent), os.environ.get("PATH", os.defpath)])
+    search_path = os.pathsep.join([str(Path(other.executable).parent), os.environ.get("PATH", os.defpath)])
     return dataclasses.replace(
         machine,
         python=other.version,
         packages=dict(other.packages),
         prefix=other.prefix,
         deepspeed=other.deepspeed,
-        has_ninja=shutil.which("ninja", path=beside) is not None,
+        has_ninja=shutil.which("ninja", path=search_path) is not None,
     )
 
 

@@ -261,18 +261,18 @@ def _drop_unfit_meshes(drafts: Sequence[_DraftCase]) -> list[_DraftCase]:
 
     If no mesh of a group fits, the first stays, with its reason.
     """
-    asked = {case.id for cell, case, _ in drafts if not cell.is_optional}
+    requested_ids = {case.id for cell, case, _ in drafts if not cell.is_optional}
     fits = {_auto_mesh_key(cell) for cell, _, problem in drafts if cell.is_optional and problem is None}
-    kept: dict[object, _DraftCase] = {}
+    selected: dict[object, _DraftCase] = {}
     for number, draft in enumerate(drafts):
         cell, case, problem = draft
         if not cell.is_optional:
-            kept[number] = draft
-        elif problem is None and case.id not in asked:
-            kept[case.id] = draft
+            selected[number] = draft
+        elif problem is None and case.id not in requested_ids:
+            selected[case.id] = draft
         elif problem is not None and _auto_mesh_key(cell) not in fits:
-            kept.setdefault(_auto_mesh_key(cell), draft)
-    return [*kept.values()]
+            selected.setdefault(_auto_mesh_key(cell), draft)
+    return [*selected.values()]
 
 
 def _auto_mesh_key(cell: SuiteCell) -> tuple[object, ...]:
@@ -280,9 +280,9 @@ def _auto_mesh_key(cell: SuiteCell) -> tuple[object, ...]:
     return cell.strategy.origin, cell.world_size, id(cell.work), cell.include
 
 
-def _compile_mode(asked: bool | str) -> CompileMode:
+def _compile_mode(setting: bool | str) -> CompileMode:
     named: dict[bool | str, CompileMode] = {False: "none", True: "default"}
-    return named.get(asked) or cast(CompileMode, asked)
+    return named.get(setting) or cast(CompileMode, setting)
 
 
 def _auto_threads(machine: Machine, world_sizes: Sequence[int]) -> int:

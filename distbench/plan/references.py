@@ -12,7 +12,7 @@ from distbench.strategies.base import REFERENCE_STRATEGY
 def reference_case(case: Case) -> Case:
     """Reference of *case*: one process with the whole global batch."""
     size = case.batch.global_batch_size
-    return trusted_case(case, PluginChoice(REFERENCE_STRATEGY), 1, Batch(size, size, 1))
+    return torch_reference_case(case, PluginChoice(REFERENCE_STRATEGY), 1, Batch(size, size, 1))
 
 
 def micro_batched_reference(case: Case) -> Case:
@@ -20,10 +20,10 @@ def micro_batched_reference(case: Case) -> Case:
     if not case.depends_on_batch_division:
         return reference_case(case)
     batch = dataclasses.replace(case.batch, gradient_accumulation_steps=case.batch.total_micro_batches)
-    return trusted_case(case, PluginChoice(REFERENCE_STRATEGY), 1, batch)
+    return torch_reference_case(case, PluginChoice(REFERENCE_STRATEGY), 1, batch)
 
 
-def trusted_case(
+def torch_reference_case(
     template: Case, strategy: PluginChoice, world_size: int, batch: Batch, *, recompute: bool = False
 ) -> Case:
     """The training of *template* with *strategy*, one of torch's own, and its batch divided as *batch*.

@@ -9,9 +9,9 @@ from distbench.core.case import FLOAT8_ALIGNMENT, Case
 from distbench.core.machine import Machine, parse_release
 from distbench.data.base import DataSource
 from distbench.engines.base import engine_of
-from distbench.plan.memory_room import memory_room
+from distbench.plan.length_requirements import layout_problem
+from distbench.plan.memory_capacity import memory_capacity
 from distbench.plan.releases import torch_problem
-from distbench.plan.row_layouts import layout_problem
 from distbench.strategies.base import Strategy
 from distbench.system.machine import install_hint, is_distribution_installed, is_inspected
 from distbench.workloads.base import Workload
@@ -161,7 +161,7 @@ def _memory_problem(case: Case, strategy: Strategy, workload: Workload, machine:
         return None
     if strategy.offloads and case.device != "cpu":
         return None
-    states, room = sum(kinds.values()), memory_room(case, machine)
+    states, room = sum(kinds.values()), memory_capacity(case, machine)
     if room is None or room.fits(states):
         return None
     known = "at least " if workload.parameters() is None else ""

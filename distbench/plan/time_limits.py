@@ -35,8 +35,8 @@ _FLOPS_PER_S = {"cpu": 4e10, "cuda": 1e13}
 _UPDATE_S_PER_ELEMENT = {"cpu": 20e-9, "cuda": 2e-9}
 
 
-def trial_limits(asked: SuiteLimits, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
-    """Limits of the trial of *task*: those given in *asked*, and the others by its size.
+def trial_limits(suite_limits: SuiteLimits, task: PlannedTrial, measure: MeasureConfig) -> TimeLimits:
+    """Limits of the trial of *task*: those given in *suite_limits*, and the others by its size.
 
     *measure* states how many steps a timed trial has.
     """
@@ -50,13 +50,13 @@ def trial_limits(asked: SuiteLimits, task: PlannedTrial, measure: MeasureConfig)
     )
     kind = job_kind(task.job.kind)
     predicted, steps = kind.predicted_seconds(task) or 0.0, kind.sequential_steps(task, measure)
-    own = own.overridden_by(asked)
+    own = own.overridden_by(suite_limits)
     trial = max(_MIN_LIMITS.trial, own.start + own.build + max(steps * step, _SAFETY_FACTOR * predicted))
-    return own.overridden_by(SuiteLimits(trial=math.ceil(trial))).overridden_by(asked)
+    return own.overridden_by(SuiteLimits(trial=math.ceil(trial))).overridden_by(suite_limits)
 
 
 def all_trial_limits(
-    asked: SuiteLimits, tasks: Iterable[PlannedTrial], measure: MeasureConfig
+    suite_limits: SuiteLimits, tasks: Iterable[PlannedTrial], measure: MeasureConfig
 ) -> list[TimeLimits]:
     """Limits of each of *tasks*.
 
@@ -68,15 +68,15 @@ def all_trial_limits(
         kind = job_kind(task.job.kind)
         key = task.case.id, task.job.kind, kind.predicted_seconds(task), kind.sequential_steps(task, measure)
         if key not in known:
-            known[key] = trial_limits(asked, task, measure)
+            known[key] = trial_limits(suite_limits, task, measure)
         found.append(known[key])
     return found
 
 
-def prepare_limit(asked: SuiteLimits, cases: Sequence[Case]) -> float:
+def prepare_limit(suite_limits: SuiteLimits, cases: Sequence[Case]) -> float:
     """Seconds in which everything that *cases* need has to be built."""
-    if asked.prepare is not None:
-        return asked.prepare
+    if suite_limits.prepare is not None:
+        return suite_limits.prepare
     exact = {
         (case.workload.name, str(case.workload.options), case.seed, case.precision.compute): _parameters(case)
         for case in cases
@@ -102,9 +102,9 @@ def _build_s(case: Case) -> float:
     parameters = _parameters(case)
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     states = strategy.model_states(case, parameters)
-    kept = states["parameters"] / DTYPE_BYTES[case.precision.compute] if states else parameters
+    parameters_of_rank = states["parameters"] / DTYPE_BYTES[case.precision.compute] if states else parameters
     written = math.fsum((strategy.disk_traffic(case, parameters) or {}).values())
-    return math.ceil(_BUILD_S_PER_ELEMENT * kept + written / _MIN_BYTES_PER_S)
+    return math.ceil(_BUILD_S_PER_ELEMENT * parameters_of_rank + written / _MIN_BYTES_PER_S)
 
 
 def _parameters(case: Case) -> int:

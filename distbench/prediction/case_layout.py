@@ -145,8 +145,8 @@ def _zero(case: Case, strategy: Any) -> dict[str, Any]:
         "overlaps_gathers": overlaps and strategy.stage == 3,
         "overlaps_reductions": overlaps and strategy.stage > 0,
         # AutoTP leaves embedding and head whole, and sums for query, key, value, gate and up separately
-        "splits_tables": False,
-        "backward_sums": 5,
+        "vocab_parallel": False,
+        "backward_all_reduces": 5,
     }
 
 

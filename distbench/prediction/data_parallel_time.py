@@ -19,7 +19,7 @@ class DataParallelTime:
     """Layers of a rank."""
     layer_parameters: float
     """Parameters of a layer on a rank, before they are sharded."""
-    table_parameters: float
+    vocab_parameters: float
 
     @property
     def shard_group(self) -> Group:
@@ -39,7 +39,7 @@ class DataParallelTime:
     @property
     def own_parameters(self) -> float:
         """Parameters that a rank updates."""
-        whole = self.layers * self.layer_parameters + self.table_parameters
+        whole = self.layers * self.layer_parameters + self.vocab_parameters
         return whole if self._is_replicated else whole / self.shard_group.size
 
     def seconds(self, forward: float, backward: float) -> float:
@@ -52,18 +52,18 @@ class DataParallelTime:
         rounds = layout.micro_batches // layout.parts
         times = {"never": 0, "step": 1, "micro_batch": rounds, "pass": layout.micro_batches}
         gathers, reductions = times[layout.gathers], times[layout.reductions]
-        again = gathers if layout.gathers == "pass" else 0
+        backward_gathers = gathers if layout.gathers == "pass" else 0
         gather, reduction = self._gather(self.layer_parameters), self._reduction(self.layer_parameters)
-        both = min(again, reductions)
+        both = min(backward_gathers, reductions)
         hides, hides_reduction = layout.overlaps_gathers, layout.overlaps_reductions
         inside = (
             gathers * exposed_seconds(gather, forward, is_hidden=hides)
             + both * exposed_seconds(gather + reduction, backward, is_hidden=hides and hides_reduction)
-            + (again - both) * exposed_seconds(gather, backward, is_hidden=hides)
+            + (backward_gathers - both) * exposed_seconds(gather, backward, is_hidden=hides)
             + (reductions - both) * exposed_seconds(reduction, backward, is_hidden=hides_reduction)
         )
-        ends = gathers * self._gather(self.table_parameters)
-        return self.layers * inside + ends + reductions * self._reduction(self.table_parameters)
+        ends = gathers * self._gather(self.vocab_parameters)
+        return self.layers * inside + ends + reductions * self._reduction(self.vocab_parameters)
 
     @property
     def _is_replicated(self) -> bool:

@@ -91,8 +91,8 @@ def attention_flops(decoder: DecoderShape, tokens: float, length: int, split: in
 
     A query sees half of the *length* positions on average, or those of its window.
     """
-    seen = length / 2 if decoder.window is None else min(decoder.window, length / 2)
-    return 4 * tokens * seen * decoder.heads * decoder.head_dim / split
+    visible_positions = length / 2 if decoder.window is None else min(decoder.window, length / 2)
+    return 4 * tokens * visible_positions * decoder.heads * decoder.head_dim / split
 
 
 def attention_backward_flops(forward: float) -> float:

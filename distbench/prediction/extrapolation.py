@@ -23,9 +23,9 @@ SAME_WORK, OTHER_WORK = 0.035, 0.085
 the doublings. For devices that keep the samples of their step, and for others: the errors of pairs of
 published steps are this large (docs/foresight.md)."""
 
-MAX_FACTOR = 10
+MAX_INTERVAL_FACTOR = 10
 """Factor between a prediction and an end of its interval, beyond which the prediction says nothing."""
-MAX_HALF_LOG_WIDTH = math.log(MAX_FACTOR)
+MAX_HALF_LOG_WIDTH = math.log(MAX_INTERVAL_FACTOR)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Residual:
 
     @property
     def error(self) -> float | None:
-        """Extrapolated over measured step, less 1; None: more than ``MAX_FACTOR`` lies between them."""
+        """Extrapolated over measured step, less 1; None: beyond ``MAX_INTERVAL_FACTOR``."""
         return math.expm1(self.log_ratio) if abs(self.log_ratio) <= MAX_HALF_LOG_WIDTH else None
 
     def half_log_width(self, doublings: float) -> float:

@@ -43,7 +43,7 @@ class Hardware:
         return self.sheet.generation
 
     @property
-    def has_published_rows(self) -> bool:
+    def has_published_steps(self) -> bool:
         """True if predictions were compared with published steps of GPUs of this generation."""
         return self.generation in _ROWS_PUBLISHED
 

@@ -86,7 +86,7 @@ _HALF_LENGTH = 512
 """Length at which attention runs at half of its rate for long rows, in the same figures."""
 
 
-def attention_share(kernel: AttentionKernel, generation: Generation, length: int) -> float | None:
+def attention_efficiency(kernel: AttentionKernel, generation: Generation, length: int) -> float | None:
     """Share of the peak at which *kernel* runs for rows of *length* tokens; None: it multiplies as products.
 
     GPUs without a kernel of that kind (Volta, Turing) multiply, too.

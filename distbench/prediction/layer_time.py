@@ -15,7 +15,7 @@ from distbench.prediction.decoder import (
     layer_products,
 )
 from distbench.prediction.hardware import Hardware
-from distbench.prediction.kernels import BACKWARD_PASSES, Kernels, attention_share
+from distbench.prediction.kernels import BACKWARD_PASSES, Kernels, attention_efficiency
 from distbench.prediction.layout import StepLayout
 
 _ROW_CAST = 2.0
@@ -68,14 +68,14 @@ class RankWork:
         attended, attended_back = self._attention()
         passes = self._passes()
         forward = multiplied + attended + passes
-        again = {
+        recomputed = {
             "none": 0.0,
             "full": forward,
             "elementwise": passes,
             "half": multiplied / 2 + passes,
             "attention": attended,
         }[layout.recomputation]
-        backward = of_gradients + attended_back + BACKWARD_PASSES * passes + again
+        backward = of_gradients + attended_back + BACKWARD_PASSES * passes + recomputed
         launch = self.kernels.launch
         # the backward pass launches about twice as many
         idle = max(0.0, launch - forward) + max(0.0, 2 * launch - backward)
@@ -83,7 +83,7 @@ class RankWork:
 
     def head(self) -> float:
         """Seconds of head and loss, forward and backward."""
-        product = head_product(self.decoder, self.layout.tokens, self.layout.table_ranks)
+        product = head_product(self.decoder, self.layout.tokens, self.layout.vocab_ranks)
         logits = self.kernels.loss * product.rows * product.columns / self.hardware.memory
         return logits + sum(self._product(each) for each in (product, *backward_products(product)))
 
@@ -94,8 +94,8 @@ class RankWork:
 
     def _layer_product(self, product: MatrixProduct) -> float:
         """Seconds of *product* inside a layer, with casts to float8."""
-        more = {"none": 0.0, "tensor": 1.0, "row": _ROW_CAST, "block": _BLOCK_CAST}[self.layout.float8]
-        cast = more * self.kernels.cast * product.operands
+        cast_factor = {"none": 0.0, "tensor": 1.0, "row": _ROW_CAST, "block": _BLOCK_CAST}[self.layout.float8]
+        cast = cast_factor * self.kernels.cast * product.operands
         moved = product.elements * self.layout.element_bytes
         return product.flops / self.layer_flops + (moved + cast) / self.hardware.memory
 
@@ -103,7 +103,7 @@ class RankWork:
         """Seconds of attention forward and backward."""
         layout = self.layout
         flops = attention_flops(self.decoder, layout.tokens, layout.length, layout.tensor)
-        share = attention_share(self.kernels.attention, self.hardware.generation, layout.length)
+        share = attention_efficiency(self.kernels.attention, self.hardware.generation, layout.length)
         peak = self.hardware.sheet.peak.for_dtype(layout.dtype, tf32=layout.tf32)
         if share is None or peak is None:
             return self._unfused_attention(2 * flops)
@@ -121,8 +121,8 @@ class RankWork:
     def _passes(self) -> float:
         """Seconds of a layer's passes over activations in its forward pass."""
         layout = self.layout
-        whole = 0.0 if layout.sequence_parallel else _UNSPLIT
-        share = whole + (1 - whole) / layout.tensor
+        unsplit_share = 0.0 if layout.sequence_parallel else _UNSPLIT
+        share = unsplit_share + (1 - unsplit_share) / layout.tensor
         elements = self.kernels.layer_passes(self.decoder) * layout.tokens * self.decoder.hidden
         return elements * share * layout.element_bytes / self.hardware.memory
 

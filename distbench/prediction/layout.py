@@ -55,9 +55,9 @@ class StepLayout:
     """True if ``tensor`` ranks split activations between layers, too."""
     overlaps_tensor: bool = False
     """True if collectives inside layers run beside the products that need them."""
-    splits_tables: bool = True
+    vocab_parallel: bool = True
     """True if ``tensor`` ranks split embedding and head, too."""
-    backward_sums: int = 2
+    backward_all_reduces: int = 2
     """All-reduces of ``tensor`` ranks in the backward pass of a layer; forward there are two."""
     gathers_logits: bool = False
     """True if ``tensor`` ranks gather logits for the loss, which else is computed from split ones."""
@@ -84,9 +84,9 @@ class StepLayout:
         return self.micro_batch * self.length / self.context
 
     @property
-    def table_ranks(self) -> int:
+    def vocab_ranks(self) -> int:
         """Ranks that split embedding and head."""
-        return self.tensor if self.splits_tables else 1
+        return self.tensor if self.vocab_parallel else 1
 
     @property
     def ranks(self) -> int:

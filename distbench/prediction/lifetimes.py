@@ -14,7 +14,7 @@ from distbench.workloads.operations import Operation
 
 
 @dataclass(frozen=True)
-class WeightBytes:
+class ParameterBytes:
     """Bytes of an element of a parameter outside of its stored values."""
 
     copy: float = 0.0
@@ -56,7 +56,7 @@ class _Count:
 
 
 def part_memory(
-    operations: Sequence[Operation], source: float, weights: WeightBytes, *, recomputes: bool = False
+    operations: Sequence[Operation], source: float, weights: ParameterBytes, *, recomputes: bool = False
 ) -> PartMemory:
     """Memory of *operations*, whose input has *source* bytes.
 
@@ -65,30 +65,30 @@ def part_memory(
             tensor that is needed there.
     """
     forward = _Count()
-    kept = _run_forward(operations, source, weights, forward)
+    saved_bytes = _run_forward(operations, source, weights, forward)
     copies = weights.copy * sum(each.parameters for each in operations)
     result = operations[-1].size
-    backward = _Count(kept + result)
+    backward = _Count(saved_bytes + result)
     gradients = _run_backward(operations, weights, backward)
     if not recomputes:
-        return PartMemory(kept, forward.peak, backward.peak, kept + result, gradients, copies)
-    again = _Count(result)
-    _run_forward(_until_last_saved(operations), source, weights, again)
+        return PartMemory(saved_bytes, forward.peak, backward.peak, saved_bytes + result, gradients, copies)
+    recomputation = _Count(result)
+    _run_forward(_until_last_saved(operations), source, weights, recomputation)
     # the input is kept whether the operations need it or not
-    held = source if not _saves(operations, "x") else 0.0
-    peak = max(again.peak, backward.peak + held)
-    return PartMemory(source, forward.peak, peak, kept + held + result, gradients)
+    input_bytes = source if not _saves(operations, "x") else 0.0
+    peak = max(recomputation.peak, backward.peak + input_bytes)
+    return PartMemory(source, forward.peak, peak, saved_bytes + input_bytes + result, gradients)
 
 
 def _run_forward(
-    operations: Sequence[Operation], source: float, weights: WeightBytes, count: _Count
+    operations: Sequence[Operation], source: float, weights: ParameterBytes, count: _Count
 ) -> float:
     """Count the forward pass in *count*; return what it keeps."""
     sizes = {"x": source, **{each.result: each.size for each in operations}}
     saved = {name for each in operations for name in each.saved}
     uses = Counter(name for each in operations for name in each.inputs)
     count.add(source + weights.copy * sum(each.parameters for each in operations))
-    held = 0.0
+    loss_input_bytes = 0.0
     for each in operations:
         count.add(each.kept + each.size)
         count.add(each.working)
@@ -98,17 +98,17 @@ def _run_forward(
             if uses[name] or name in saved or name == "x":
                 continue
             if each.is_in_loss:
-                held += sizes[name]
+                loss_input_bytes += sizes[name]
             else:
                 count.now -= sizes[name]
-    return count.now - held - _unsaved(sizes, saved, ("x", operations[-1].result))
+    return count.now - loss_input_bytes - _unsaved(sizes, saved, ("x", operations[-1].result))
 
 
 def _unsaved(sizes: dict[str, float], saved: set[str], names: Sequence[str]) -> float:
     return sum(sizes[name] for name in names if name not in saved)
 
 
-def _run_backward(operations: Sequence[Operation], weights: WeightBytes, count: _Count) -> float:
+def _run_backward(operations: Sequence[Operation], weights: ParameterBytes, count: _Count) -> float:
     """Count the backward pass in *count*, which begins with what the forward pass kept; return gradients."""
     sizes = {each.result: each.size for each in operations}
     owners = Counter(name for each in operations for name in each.saved)
@@ -147,8 +147,8 @@ def _run_backward(operations: Sequence[Operation], weights: WeightBytes, count: 
     for parameters in uncast:
         count.add(parameters * weights.gradient)
         count.now -= parameters * (weights.raw + (weights.gradient if weights.accumulates else 0))
-    left = 0.0 if weights.accumulates else weights.gradient or weights.raw
-    return left * sum(each.parameters for each in operations)
+    gradient_bytes = 0.0 if weights.accumulates else weights.gradient or weights.raw
+    return gradient_bytes * sum(each.parameters for each in operations)
 
 
 class _Gradient:

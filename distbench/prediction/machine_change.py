@@ -79,17 +79,17 @@ def change_by_rates(case: Case, before: ProbedRates, after: ProbedRates) -> Mach
         return then
     if then.lacks:
         return f"{then.lacks} is not probed"
-    steps, moved = [], []
+    steps, communication_seconds = [], []
     for factor, quantile in ((computation.value, 0.0), (low, -NORMAL_95), (high, NORMAL_95)):
         now = probed_step(case, _carried(before, after, factor, quantile))
         if isinstance(now, str):
             return now
         steps.append(now.seconds.value / then.seconds.value)
-        moved.append(now.terms.get("communication", 0.0))
+        communication_seconds.append(now.terms.get("communication", 0.0))
     if not all(0 < each < math.inf for each in steps):
         return _TOO_FAR_APART
     added = then.terms.get("communication", 0.0)
-    collectives = PredictedValue(*(each / added for each in moved)) if added else None
+    collectives = PredictedValue(*(each / added for each in communication_seconds)) if added else None
     return MachineChange(PredictedValue(*steps), computation, collectives)
 
 

@@ -6,8 +6,8 @@ from distbench.core import registry
 from distbench.core.case import NATIVE_ENGINE, Case
 from distbench.data.base import DataSource
 from distbench.prediction.estimates import MemoryPrediction, PredictedValue
-from distbench.prediction.moments import Moment
-from distbench.prediction.strategy_moments import ModeledCase, strategy_moments
+from distbench.prediction.live_bytes import LiveBytes
+from distbench.prediction.strategy_memory import ModeledCase, strategy_memory
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import Workload, workload_of
 from distbench.workloads.operations import RowSplit
@@ -27,18 +27,18 @@ def predict_memory(case: Case) -> MemoryPrediction | str:
     workload = workload_of(case)
     if reason := _reason(case, workload):
         return reason
-    moments = strategy_moments(strategy, ModeledCase(case, workload))
+    moments = strategy_memory(strategy, ModeledCase(case, workload))
     if isinstance(moments, str):
         return moments
     highest = max(moments, key=_total)
     peak = lowest = _total(highest)
     if case.device == "cuda":
-        fused = strategy_moments(strategy, ModeledCase(case, workload, fuses_norms=True))
+        fused = strategy_memory(strategy, ModeledCase(case, workload, fuses_norms=True))
         lowest = max(_total(moment) for moment in fused if not isinstance(moment, str))
     return MemoryPrediction(highest, PredictedValue(peak, lowest * (1 - _ERROR), peak * (1 + _ERROR)))
 
 
-def _total(moment: Moment) -> float:
+def _total(moment: LiveBytes) -> float:
     return sum(moment.values())
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.plan.memory_room import memory_room
+from distbench.plan.memory_capacity import memory_capacity
 from distbench.prediction.estimates import MemoryPrediction, PredictedValue
 from distbench.prediction.memory import predict_memory
 from distbench.strategies.pp import PipelineParallel
@@ -34,7 +34,7 @@ def fits(prediction: MemoryPrediction, case: Case, machine: Machine) -> MemoryFi
     ``no``: the tensors alone need more than there is, at the low end of the interval. ``yes``: there is room
     for the high end with all that comes on top. ``unsure``: neither, or the memory is unknown.
     """
-    room = memory_room(case, machine)
+    room = memory_capacity(case, machine)
     if room is None:
         return "unsure"
     if not room.fits(prediction.peak.low):

@@ -14,7 +14,7 @@ from distbench.core.case import Case
 from distbench.core.machine import Machine
 from distbench.core.units import format_count, join_words
 from distbench.prediction.case_layout import row_length_problem
-from distbench.prediction.known_models import LAYOUT_TABLE, recorded_layout
+from distbench.prediction.recorded_layouts import LAYOUT_TABLE, recorded_layout
 from distbench.record import Record, Status
 from distbench.workloads.base import workload_of
 from distbench.workloads.layouts import Layout
@@ -118,7 +118,7 @@ class ProbedRates:
             return None
         return max((group.ranks for group in sizes if group.nodes == 1), default=1)
 
-    def in_step_of(self, op: str, group: ProbedGroup, amount: float) -> Duration | None:
+    def duration_between_layers(self, op: str, group: ProbedGroup, amount: float) -> Duration | None:
         """*op* on *amount* bytes in a *group* between layers; None: nothing like it was measured.
 
         An operation that was only measured alone costs what it takes alone, and what others of that group
@@ -138,9 +138,12 @@ class ProbedRates:
         ]
         if alone is None or not meetings:
             return None
-        more = statistics.median(each.seconds for each in meetings)
+        synchronization_seconds = statistics.median(each.seconds for each in meetings)
         once = alone.at(amount)
-        return Duration(once.seconds + max(0.0, more), max(each.relative_sd for each in (once, *meetings)))
+        return Duration(
+            once.seconds + max(0.0, synchronization_seconds),
+            max(each.relative_sd for each in (once, *meetings)),
+        )
 
     @classmethod
     def from_rows(
@@ -200,15 +203,19 @@ def probed_rates(
         return problem
     ranks = "one device" if case.world_size == 1 else f"{case.world_size} devices"
     probes = sorted((each for each in records if each.job.kind == PROBE), key=lambda each: each.started)
-    here = [record for record in probes if _place(record.case) == _place(case)]
-    if not here:
+    on_same_devices = [record for record in probes if _place(record.case) == _place(case)]
+    if not on_same_devices:
         return f"no probe on {ranks}"
-    own = [record for record in here if _is_made_for(record, case)]
-    mine = rate_conditions(case)
-    same = [each for each in here if _is_made_for(each, case) or rate_conditions(each.case) == mine]
+    own = [record for record in on_same_devices if _is_made_for(record, case)]
+    conditions = rate_conditions(case)
+    same = [
+        each
+        for each in on_same_devices
+        if _is_made_for(each, case) or rate_conditions(each.case) == conditions
+    ]
     if not same:
-        theirs = rate_conditions(here[-1].case)
-        other = join_words([name for name in mine if mine[name] != theirs[name]])
+        probe_conditions = rate_conditions(on_same_devices[-1].case)
+        other = join_words([name for name in conditions if conditions[name] != probe_conditions[name]])
         return f"the probe on {ranks} has another {other}"
     measured = [record for record in (*same, *own) if record.status is Status.MEASURED]
     if not measured:

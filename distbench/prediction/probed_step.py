@@ -15,8 +15,8 @@ from distbench.core import registry
 from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.prediction.estimates import PredictedValue, StepPrediction, Term
-from distbench.prediction.known_models import with_known_model
 from distbench.prediction.probed_rates import Duration, ProbedGroup, ProbedRates
+from distbench.prediction.recorded_layouts import with_model_layout
 from distbench.strategies.base import Strategy
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.base import workload_of
@@ -39,7 +39,7 @@ def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
     if reason := _refusal(case, strategy):
         return reason
     if isinstance(rates.layout, Layout):
-        case = with_known_model(case, rates.layout)
+        case = with_model_layout(case, rates.layout)
     parameters, passes = workload_of(case).parameters(), strategy.rank_passes(case)
     if parameters is None:
         return _unknown_size(rates.layout)
@@ -47,20 +47,20 @@ def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
         return f"{case.strategy.name} has no theory of its passes"
     if passes.bubble is None:
         return "the bubble of this schedule depends on the halves of its backward pass"
-    computed = rates.passes.at(passes.samples).times(passes.count * passes.layer_share)
-    waited = computed.times(passes.bubble / (1 - passes.bubble))
+    computation = rates.passes.at(passes.samples).times(passes.count * passes.layer_share)
+    bubble = computation.times(passes.bubble / (1 - passes.bubble))
     traffic, mesh = strategy.traffic(case, parameters), strategy.mesh_sizes(case.world_size)
-    moved = _communication(traffic, mesh, case, rates, computed.seconds)
-    if isinstance(moved, str):
-        return moved
-    updated = _update(case, strategy, parameters, rates)
-    if isinstance(updated, str):
-        return updated
+    communication = _communication(traffic, mesh, case, rates, computation.seconds)
+    if isinstance(communication, str):
+        return communication
+    update = _update(case, strategy, parameters, rates)
+    if isinstance(update, str):
+        return update
     terms: dict[Term, Duration] = {
-        "compute": computed,
-        "communication": moved,
-        "bubble": waited,
-        "update": updated,
+        "compute": computation,
+        "communication": communication,
+        "bubble": bubble,
+        "update": update,
     }
     whole = sum_durations(terms.values())
     least = _LEAST_WITH_TENSORS_SPLIT if mesh.get("tp", 1) > 1 else _LEAST_RELATIVE_SD
@@ -116,8 +116,8 @@ def _communication(
     if expected is None:
         return f"{case.label} has no theory of its traffic"
     added: list[Duration] = []
-    beside: list[Duration] = []
-    ends: list[float] = []
+    overlapped: list[Duration] = []
+    unhidden_calls: list[float] = []
     for each in expected:
         if not each.bytes or each.op in _COUNTED_WITH_OTHER:
             continue
@@ -128,11 +128,11 @@ def _communication(
             return found
         # GPUs move parameters and gradients on a stream of their own; CPU ranks need the same cores for both
         is_beside = case.device == "cuda" and each.dimension in DATA_DIMENSIONS
-        (beside if is_beside else added).append(found)
-        ends += [found.seconds / each.calls] if is_beside else []
-    moved = sum_durations(beside)
+        (overlapped if is_beside else added).append(found)
+        unhidden_calls += [found.seconds / each.calls] if is_beside else []
+    moved = sum_durations(overlapped)
     # the first gather, or the last reduction, has nothing beside it
-    exposed = Duration(max(max(ends, default=0.0), moved.seconds - computed), moved.relative_sd)
+    exposed = Duration(max(max(unhidden_calls, default=0.0), moved.seconds - computed), moved.relative_sd)
     return sum_durations([*added, exposed])
 
 
@@ -149,7 +149,7 @@ def _collective(each: ExpectedCollective, rates: ProbedRates, group: ProbedGroup
         return f"the probe did not measure {op} among {group}"
     meetings = calls if each.meetings is None else min(each.meetings, calls)
     once = alone.at(each.bytes / calls)
-    met = rates.in_step_of(op, group, each.bytes / calls) or once
+    met = rates.duration_between_layers(op, group, each.bytes / calls) or once
     return sum_durations([met.times(meetings), once.times(calls - meetings)])
 
 

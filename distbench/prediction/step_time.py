@@ -84,7 +84,7 @@ class _StepTime:
         """Exposed seconds of collectives inside a layer, in its forward and in its backward pass."""
         layout, (context, context_back) = self.work.layout, self._context_seconds()
         forward = self._tensor_seconds(sums=2) + context
-        backward = self._tensor_seconds(layout.backward_sums) + context_back
+        backward = self._tensor_seconds(layout.backward_all_reduces) + context_back
         return forward, backward + (forward if layout.recomputation == "full" else 0.0)
 
     def _tensor_seconds(self, sums: int) -> float:
@@ -147,14 +147,14 @@ def predicted_step(
         hardware,
         math.ceil(decoder.layers / layout.stages),
         decoder.layer_parameters / layout.tensor,
-        tables * decoder.vocab * decoder.hidden / layout.table_ranks,
+        tables * decoder.vocab * decoder.hidden / layout.vocab_ranks,
     )
     inner = [Group(layout.tensor), Group(layout.context, layout.tensor)]
     line = Group(layout.stages, layout.stage_ranks)
     if reason := link_problem([*inner, *data_parallel.groups, line], hardware):
         return reason
     terms = _StepTime(work, work.layer(), data_parallel).terms
-    is_tried = hardware.has_published_rows and layout.float8 not in ("row", "block")
+    is_tried = hardware.has_published_steps and layout.float8 not in ("row", "block")
     return StepPrediction(terms, _estimate(terms, POOLED if is_tried else _UNTRIED), "data sheet")
 
 

@@ -84,7 +84,7 @@ def lacks_only_memory(case: Case, machine: Machine, problem: str) -> bool:
     return is_own and _problem(case, replace(machine, device_memory=None)) is None
 
 
-def misfit_prediction(case: Case, machine: Machine) -> CasePrediction:
+def prediction_with_enough_memory(case: Case, machine: Machine) -> CasePrediction:
     """Prediction of *case*, whose model states do not fit on *machine*, if it had the memory."""
     return replace(predict_from_data_sheet(case, machine), fits="no")
 
@@ -98,15 +98,15 @@ def _on_nodes(case: Case, machine: Machine) -> Variation:
     """*case* on all devices of *machine*, with the same samples of a step in the same micro-batches."""
     size, batch = machine.devices, case.batch
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    again = replace(case, world_size=size)
+    resized = replace(case, world_size=size)
     try:
-        whole = BatchConfig(
+        batch_config = BatchConfig(
             global_batch_size=batch.global_batch_size, micro_batch_size=batch.micro_batch_size
         )
-        again = replace(again, batch=whole.divide(size, strategy.data_parallel_size(size)))
+        resized = replace(resized, batch=batch_config.divide(size, strategy.data_parallel_size(size)))
     except IndivisibleBatchError as error:
-        return Variation("nodes", machine.nodes, again, error.reason)
-    return _predicted("nodes", machine.nodes, again, machine)
+        return Variation("nodes", machine.nodes, resized, error.reason)
+    return _predicted("nodes", machine.nodes, resized, machine)
 
 
 def best_cases(found: list[CasePrediction]) -> list[CasePrediction]:

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.change_split import (
-    ChangeSplit,
+from distbench.analysis.change_attribution import (
+    ChangeAttribution,
     Split,
     absence_sentences,
-    split_change,
-    split_json,
+    attribute_change,
+    attribution_json,
 )
 from distbench.analysis.comparison import (
     COMPARED_COLUMNS,
@@ -88,13 +88,13 @@ def compare_runs(
     facts = [
         merge_environments(side.timed_records if from_ranks else [], side.info.machine) for side in sides
     ]
-    apart = work_differences(before.cases, after.cases)
-    matched = match_by_strategy if apart else partial(compare_cases, run_variances=run_variances)
+    different_settings = work_differences(before.cases, after.cases)
+    matched = match_by_strategy if different_settings else partial(compare_cases, run_variances=run_variances)
     pairs = matched(before.cases, after.cases)
     environment = fact_differences(*facts)
     jobs = dict(_job_tables(before, after))
-    splits = {} if apart else _splits(before, after, pairs, environment)
-    return RunComparison(before, after, pairs, environment, run_variances, jobs, apart, splits)
+    splits = {} if different_settings else _splits(before, after, pairs, environment)
+    return RunComparison(before, after, pairs, environment, run_variances, jobs, different_settings, splits)
 
 
 def _splits(
@@ -102,7 +102,7 @@ def _splits(
 ) -> dict[str, Split | None]:
     """Split of the step's change of each case that has one, by case id."""
     return {
-        pair.id: split_change(pair.after.case, change.ratio, before.records, after.records, environment)
+        pair.id: attribute_change(pair.after.case, change.ratio, before.records, after.records, environment)
         for pair in pairs
         if pair.after and (change := pair.change(STEP))
     }
@@ -207,37 +207,37 @@ def comparison_sentences(comparison: RunComparison) -> list[str]:
     return [*first, environment, *_split_sentences(comparison), *causes]
 
 
-def _split_sentences(made: RunComparison) -> Iterator[str]:
+def _split_sentences(comparison: RunComparison) -> Iterator[str]:
     """Sentences on what the machine explains of changed steps, and on cases where that is unknown."""
     changed = {}
-    for pair in made.pairs:
-        split, change = made.splits.get(pair.id), pair.change(STEP)
-        is_clear = isinstance(split, ChangeSplit) and split.has_clear_rest
+    for pair in comparison.pairs:
+        split, change = comparison.splits.get(pair.id), pair.change(STEP)
+        is_clear = isinstance(split, ChangeAttribution) and split.has_unexplained_change
         if split and change and (is_clear or change.word != "same"):
             changed[pair.name] = split
     for name, split in changed.items():
-        if isinstance(split, ChangeSplit):
+        if isinstance(split, ChangeAttribution):
             yield f"{one_line(name)}: {split.sentence()}."
     yield from absence_sentences(changed)
 
 
-def _different_work(apart: Mapping[str, tuple[str, str]]) -> str:
-    said = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in apart.items()]
+def _different_work(settings: Mapping[str, tuple[str, str]]) -> str:
+    clauses = [f"{key} = {one_line(new)}, was {one_line(old)}" for key, (old, new) in settings.items()]
     return (
-        f"The runs do different work: {join_limited(said, limit=8)}. Cases are matched by strategy and "
+        f"The runs do different work: {join_limited(clauses, limit=8)}. Cases are matched by strategy and "
         "number of devices; ratios compare different work and are not judged."
     )
 
 
-def _run_variance_note(made: RunComparison) -> list[str]:
+def _run_variance_note(comparison: RunComparison) -> list[str]:
     """Note on the between-run variance that the intervals include."""
-    paces = [change for pair in made.pairs if (change := pair.change("tokens_per_s"))]
+    paces = [change for pair in comparison.pairs if (change := pair.change("tokens_per_s"))]
     known = [change.run_degrees_of_freedom for change in paces if change.run_degrees_of_freedom]
     if not paces:
         return []
     if not known:
         return [
-            f"The run-to-run variance of these cases is unknown: {made.run_variances.absent}. The "
+            f"The run-to-run variance of these cases is unknown: {comparison.run_variances.absent}. The "
             "intervals cover trial-to-trial variance only, so a small change is not evidence."
         ]
     of = "the cases" if len(known) == len(paces) else f"{len(known)} of {len(paces)} cases"
@@ -275,7 +275,7 @@ def comparison_json(comparison: RunComparison) -> dict[str, Any]:
                     }
                     for change in pair.changes
                 },
-                "split": split_json(comparison.splits.get(pair.id)),
+                "split": attribution_json(comparison.splits.get(pair.id)),
             }
             for pair in comparison.pairs
         ],

@@ -19,7 +19,7 @@ from distbench.core.machine import Machine
 from distbench.core.text import join_limited
 from distbench.core.units import format_bitrate, format_duration, format_number, format_percent, join_words
 from distbench.prediction import PredictedValue, Term
-from distbench.prediction.extrapolation import MAX_FACTOR
+from distbench.prediction.extrapolation import MAX_INTERVAL_FACTOR
 from distbench.system.gpu_data_sheets import DATA_SHEETS
 from distbench.tables.table import Field, Table, TableCell, TableRow
 
@@ -162,7 +162,7 @@ def _nodes_text(machine: Machine) -> str:
 def _residual_notes(series: Sequence[ExtrapolatedSeries]) -> Iterator[str]:
     for each in series:
         if found := each.residual:
-            by = f"more than a factor of {MAX_FACTOR}"
+            by = f"more than a factor of {MAX_INTERVAL_FACTOR}"
             if found.error is not None:
                 by = f"{100 * found.error:+.1f} %"
             yield (

@@ -47,7 +47,7 @@ def write(info: RunInfo, series: Sequence[ExtrapolatedSeries], table: Table, fil
 
 
 def _charts(series: Sequence[ExtrapolatedSeries]) -> Iterator[Chart]:
-    shown = sorted(series, key=lambda each: -each.rate_of_device)[:MAX_CHART_CASES]
+    shown = sorted(series, key=lambda each: -each.tokens_per_s_of_device)[:MAX_CHART_CASES]
     if not shown:
         return
     fastest = shown[0]
@@ -63,7 +63,7 @@ def _charts(series: Sequence[ExtrapolatedSeries]) -> Iterator[Chart]:
         _figure(
             shown,
             lambda *_: 1.0,
-            lambda size: size * fastest.rate_of_device,
+            lambda size: size * fastest.tokens_per_s_of_device,
             "tokens/s (higher is better)",
             is_logarithmic=True,
         ),
@@ -76,7 +76,7 @@ def _charts(series: Sequence[ExtrapolatedSeries]) -> Iterator[Chart]:
         f"{_MARKS} The grey line at 1 is ideal.",
         _figure(
             shown,
-            lambda each, size: 1 / (size * each.rate_of_device),
+            lambda each, size: 1 / (size * each.tokens_per_s_of_device),
             lambda _: 1.0,
             "efficiency (higher is better)",
         ),

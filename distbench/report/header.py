@@ -87,12 +87,14 @@ def _ranks(cases: list[Case]) -> str:
 
 def _devices(run: RunAnalysis, cases: list[Case]) -> str:
     """GPUs or CPU that the ranks saw; those of the launching machine if no rank reported any."""
-    told = [record.environment for record in run.timed_records if record.environment] or [run.info.machine]
+    environments = [record.environment for record in run.timed_records if record.environment] or [
+        run.info.machine
+    ]
     all_cuda = all(case.device == "cuda" for case in cases)
     if any(case.device == "cuda" for case in cases):
-        models = _unique_lines(name for each in told for name in _list(each.get("gpus")))
+        models = _unique_lines(name for each in environments for name in _list(each.get("gpus")))
     else:
-        models = _unique_lines(f"{each['cpu']}{_cores(each)}" for each in told if each.get("cpu"))
+        models = _unique_lines(f"{each['cpu']}{_cores(each)}" for each in environments if each.get("cpu"))
     nodes = {node for record in run.timed_records for node in record.nodes}
     of_nodes = f" of {format_count(len(nodes), 'node')}" if nodes else ""
     hardware = (join_limited(models, limit=2) or "hardware that was not recorded") + of_nodes

@@ -13,15 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.change_split import Split, split_json
+from distbench.analysis.change_attribution import Split, attribution_json
 from distbench.analysis.cumulative_change import CumulativeChange, cumulative_change
 from distbench.analysis.history import CaseHistory, HistoryRun, case_histories
-from distbench.analysis.shift_splits import shift_splits
+from distbench.analysis.shift_attributions import shift_attributions
 from distbench.analysis.statistics.change_points import FALSE_ALARM_RATE, MIN_POINTS, LevelShift
 from distbench.core.grouping import group_pairs
 from distbench.core.text import join_limited, one_line, wrap_text
 from distbench.core.units import format_count, format_value
-from distbench.report.history_words import (
+from distbench.report.history_sentences import (
     cumulative_sentences,
     effect_text,
     environment_change_text,
@@ -66,7 +66,7 @@ class MetricHistory:
     @cached_property
     def splits(self) -> dict[str, dict[int, Split]]:
         """Case id -> index of the first point after a shift -> its split by the probes of these runs."""
-        return {each.case.id: shift_splits(each, self.runs) for each in self.histories}
+        return {each.case.id: shift_attributions(each, self.runs) for each in self.histories}
 
     @classmethod
     def of(
@@ -122,9 +122,9 @@ def history_text(history: MetricHistory, width: int, paint: Painter = no_color) 
     return history_table(history).to_text(width, paint)
 
 
-def _no_history(made: MetricHistory) -> str:
+def _no_history(history: MetricHistory) -> str:
     """Sentence on why there is no history."""
-    runs = len(made.runs)
+    runs = len(history.runs)
     lead = "One run has no history" if runs == 1 else f"No case is in two of these {runs} runs"
     return (
         f"{lead}: at least {2 * MIN_POINTS} runs of a case in the same environment are needed to detect "
@@ -132,31 +132,33 @@ def _no_history(made: MetricHistory) -> str:
     )
 
 
-def history_title(made: MetricHistory) -> str:
+def history_title(history: MetricHistory) -> str:
     """The metric with its unit and the direction of better: ``step_s (s, lower is better)``."""
-    if not made.histories:
-        return one_line(made.metric)
-    last = made.histories[-1]
+    if not history.histories:
+        return one_line(history.metric)
+    last = history.histories[-1]
     words = [one_line(last.unit), f"{last.better} is better" if last.better in ("higher", "lower") else ""]
     more = ", ".join(word for word in words if word)
-    return one_line(made.metric) + (f" ({more})" if more else "")
+    return one_line(history.metric) + (f" ({more})" if more else "")
 
 
-def _history_sentences(made: MetricHistory, since: Mapping[str, CumulativeChange | None]) -> list[str]:
+def _history_sentences(history: MetricHistory, since: Mapping[str, CumulativeChange | None]) -> list[str]:
     """Sentences on a history: level shifts, environment changes, cumulative changes, and their basis."""
-    in_all = cumulative_sentences(made.histories, made.names, since, made.start) if made.start else []
+    in_all = (
+        cumulative_sentences(history.histories, history.names, since, history.start) if history.start else []
+    )
     steps = [
-        f"{made.names[series.case.id]}: {sentence}."
-        for series in made.histories
+        f"{history.names[series.case.id]}: {sentence}."
+        for series in history.histories
         for sentence in shift_sentences(series)
     ]
     splits = [
-        f"{made.names[series.case.id]}: {sentence}."
-        for series in made.histories
-        for sentence in split_sentences(series, made.splits[series.case.id])
+        f"{history.names[series.case.id]}: {sentence}."
+        for series in history.histories
+        for sentence in split_sentences(series, history.splits[series.case.id])
     ]
-    changes = _environment_change_sentences(made)
-    return [_count(made), *steps, *in_all, *changes, *splits, *_skipped_runs_notes(made)]
+    changes = _environment_change_sentences(history)
+    return [_count(history), *steps, *in_all, *changes, *splits, *_skipped_runs_notes(history)]
 
 
 def history_json(history: MetricHistory) -> dict[str, Any]:
@@ -202,12 +204,12 @@ def _series_json(
                 "facts": list(each.facts),
                 "change": _change_json(series, each.shift) if each.shift else None,
                 "known": each.is_testable,
-                "split": split_json(splits.get(each.place)),
+                "split": attribution_json(splits.get(each.place)),
             }
             for each in series.environment_changes
         ],
         "steps": [
-            {**_change_json(series, change), "split": split_json(splits.get(change.place))}
+            {**_change_json(series, change), "split": attribution_json(splits.get(change.place))}
             for change in series.shifts
         ],
         "levels": [dataclasses.asdict(level) for level in series.segments],
@@ -234,18 +236,18 @@ def _change_json(series: CaseHistory, step: LevelShift) -> dict[str, Any]:
     }
 
 
-def _caption(made: MetricHistory) -> str:
+def _caption(history: MetricHistory) -> str:
     steps = (
         "Each run is one point, the median over its trials (of memory, the largest); a break is a "
         "change of the environment. Level shifts are searched only between breaks, with at least "
-        f"{MIN_POINTS} runs on each side, and reported from {100 * made.min_shift:.3g}% on."
+        f"{MIN_POINTS} runs on each side, and reported from {100 * history.min_shift:.3g}% on."
     )
     added = (
         " since: the sum of all changes in the environment of the last run, from the first level to "
         "the last or, without a level shift, along a straight line."
     )
     return (
-        f"{steps}{added if made.start else ''} A change is reported if noise and drift would produce "
+        f"{steps}{added if history.start else ''} A change is reported if noise and drift would produce "
         f"one this clear in fewer than {1000 * FALSE_ALARM_RATE:.0f} of 1,000 histories. This is a "
         "monitor: it needs several runs to detect a shift. To block a regression, run both versions "
         "side by side with distbench gate."
@@ -278,17 +280,17 @@ def _change(series: CaseHistory, shift: LevelShift) -> TableCell:
     return TableCell(shift.effect, f"{effect_text(shift)} {word}", emphasis=CHANGE_EMPHASIS.get(word, ""))
 
 
-def _count(made: MetricHistory) -> str:
-    if not made.histories:
-        return f"No usable {one_line(made.metric)}: no undisturbed run has a value."
-    changed = sum(bool(each.shifts) for each in made.histories)
-    dates = sorted(point.created for each in made.histories for point in each.points)
+def _count(history: MetricHistory) -> str:
+    if not history.histories:
+        return f"No usable {one_line(history.metric)}: no undisturbed run has a value."
+    changed = sum(bool(each.shifts) for each in history.histories)
+    dates = sorted(point.created for each in history.histories for point in each.points)
     sentence = (
-        f"{format_count(len(made.histories), 'case')} in {format_count(len(made.runs), 'run')}, "
+        f"{format_count(len(history.histories), 'case')} in {format_count(len(history.runs), 'run')}, "
         f"{dates[0]:%Y-%m-%d} to {dates[-1]:%Y-%m-%d}: {changed} with a significant level shift."
     )
     needed = 2 * MIN_POINTS
-    if short := sum(_longest(series) < needed for series in made.histories):
+    if short := sum(_longest(series) < needed for series in history.histories):
         sentence += (
             f" {format_count(short, 'case')} with too few runs; {needed} in the same environment are needed."
         )
@@ -301,14 +303,14 @@ def _longest(series: CaseHistory) -> int:
     return max(end - start for start, end in pairwise(ends))
 
 
-def _environment_change_sentences(made: MetricHistory) -> list[str]:
+def _environment_change_sentences(history: MetricHistory) -> list[str]:
     """Sentence for each environment change; one that many cases share is listed once."""
     breaks = group_pairs(
         (
             (run_label(series.points[each.place]), each.facts),
-            f"{made.names[series.case.id]} {environment_change_text(each, series)}",
+            f"{history.names[series.case.id]} {environment_change_text(each, series)}",
         )
-        for series in made.histories
+        for series in history.histories
         for each in series.environment_changes
     )
     lines = [
@@ -319,10 +321,10 @@ def _environment_change_sentences(made: MetricHistory) -> list[str]:
     return [*lines[-_MAX_LISTED:], *([earlier] if len(lines) > _MAX_LISTED else [])]
 
 
-def _skipped_runs_notes(made: MetricHistory) -> list[str]:
+def _skipped_runs_notes(history: MetricHistory) -> list[str]:
     places = group_pairs(
-        (why, f"{made.names[series.case.id]} in {one_line(run)}")
-        for series in made.histories
+        (why, f"{history.names[series.case.id]} in {one_line(run)}")
+        for series in history.histories
         for run, why in series.skipped_runs
     )
     return [f"Not counted: {why} ({join_limited(list(dict.fromkeys(of)))})." for why, of in places.items()]

@@ -13,7 +13,7 @@ from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_value
 from distbench.report import html
 from distbench.report.history import MetricHistory, history_table, history_title
-from distbench.report.history_words import (
+from distbench.report.history_sentences import (
     change_text,
     environment_change_sentences,
     run_label,

@@ -78,8 +78,8 @@ _COLUMNS = (
 def overview_table(run: RunAnalysis) -> Table:
     """Table of all cases of *run* to be measured, grouped by the part of their names after the strategy."""
     marks = run.parity.footnotes.marks
-    asked = [row for row in run.cases if row.status != UNMEASURED]
-    groups = group_by(asked, lambda row: "/".join(name_parts(row.case)))
+    requested = [row for row in run.cases if row.status != UNMEASURED]
+    groups = group_by(requested, lambda row: "/".join(name_parts(row.case)))
     pick = run.selection.pick
     price = f"{run.device_cost.currency}/1e9 tok" if run.device_cost else ""
     cost = rate_column(COST_PER_BILLION_TOKENS, price, "Cost of 1e9 tokens.", better="lower")

@@ -160,12 +160,12 @@ def _exclusion_notes(selection: Selection) -> tuple[str, ...]:
         return limit if why == "too slow" else why
 
     # cases that only noise bars are in the table
-    left = [(one, why) for one, why in selection.excluded if one not in selection.provisional]
+    remaining = [(one, why) for one, why in selection.excluded if one not in selection.provisional]
     open_ = {one.id for one in selection.to_measure}
-    reasons = group_pairs((reason(one, why), one.name) for one, why in left if one.id not in open_)
-    told = [one.predicted_text for one in selection.to_measure]
+    reasons = group_pairs((reason(one, why), one.name) for one, why in remaining if one.id not in open_)
+    predicted_texts = [one.predicted_text for one in selection.to_measure]
     return (
-        *([f"Predicted, worth measuring: {', '.join(told)}."] if told else []),
+        *([f"Predicted, worth measuring: {', '.join(predicted_texts)}."] if predicted_texts else []),
         *(f"Excluded: {', '.join(names)}: {why}." for why, names in reasons.items()),
     )
 
@@ -202,12 +202,12 @@ class StoredRecommendation:
 
 def _digest_of(trials: Sequence[Path]) -> str:
     """SHA-256 of the records in the folders *trials*, in hex digits; an unreadable record counts as empty."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for trial in sorted(trials):
-        made.update("/".join(trial.parts[-3:]).encode())
+        digest.update("/".join(trial.parts[-3:]).encode())
         with suppress(OSError):
-            made.update(sha256_bounded(trial / RECORD_FILE, MAX_JSON_BYTES).encode())
-    return made.hexdigest()
+            digest.update(sha256_bounded(trial / RECORD_FILE, MAX_JSON_BYTES).encode())
+    return digest.hexdigest()
 
 
 def read_recommendation(folder: Path, trials: Sequence[Path]) -> tuple[StoredRecommendation | None, str]:

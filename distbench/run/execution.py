@@ -155,13 +155,13 @@ class RunExecution:
         while not stop.is_set:
             records = self.run.contents().records
             cases = [item.case for item in self.plan.cases if item.problem is None]
-            asked = [
+            follow_ups = [
                 task
                 for results in job_results().values()
                 if (section := self.suite.jobs.get(results.kind.name)) is not None
                 for task in results.follow_up_trials(section, cases, records)
             ]
-            todo = [task for task in runner.pending(asked) if task.key not in tried]
+            todo = [task for task in runner.pending(follow_ups) if task.key not in tried]
             if not todo:
                 return
             tried |= {task.key for task in todo}

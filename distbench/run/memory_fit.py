@@ -12,7 +12,7 @@ from distbench.core.units import format_bytes
 from distbench.ipc.memory_traces import TracedMemory
 from distbench.plan import Plan, launcher_machine, with_refusals
 from distbench.plan.environments import detect_environments
-from distbench.plan.memory_room import memory_room
+from distbench.plan.memory_capacity import memory_capacity
 from distbench.run.memory_traces import Stopped, trace_memory
 from distbench.run.observer import Observer
 from distbench.suite import Suite
@@ -47,7 +47,7 @@ def missing_peak_texts(cases: Sequence[Case], traced: Mapping[str, TracedMemory]
 
 def misfit_text(case: Case, machine: Machine, traced: Mapping[str, TracedMemory], share: float = 1.0) -> str:
     """Reason why the traced peak of *case* exceeds a *share* of the memory; empty: it fits, or is unknown."""
-    peak, room = traced.get(case.id, TracedMemory()).peak, memory_room(case, machine)
+    peak, room = traced.get(case.id, TracedMemory()).peak, memory_capacity(case, machine)
     if peak is None or room is None or room.fits(peak, share):
         return ""
     allowed = "" if share == 1 else f", {format_bytes(share * room.bytes)} by limits.predicted_memory"

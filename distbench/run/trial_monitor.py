@@ -113,11 +113,11 @@ class TrialMonitor:
 
     def _keep_delivered(self, outcome: TrialOutcome) -> TrialOutcome:
         """Keep the results of a measured trial if every rank had delivered them before it failed."""
-        kept = (
+        delivered = (
             partial_result_file(self._folder, rank).is_file() or self._has_delivered(rank)
             for rank in self._ranks
         )
-        if outcome.status in _FINAL_STATUSES or not all(kept):
+        if outcome.status in _FINAL_STATUSES or not all(delivered):
             return outcome
         return replace(outcome, status=Status.MEASURED, reason=f"incomplete: {outcome.reason}")
 
@@ -138,8 +138,8 @@ class TrialMonitor:
     def _poll(self, seconds: float) -> None:
         """Collect exited ranks, waiting up to *seconds* for the first; truncate growing logs."""
         try:
-            for seen in self._launch.wait(seconds):
-                self._exits[seen.rank] = seen
+            for rank_exit in self._launch.wait(seconds):
+                self._exits[rank_exit.rank] = rank_exit
         except LaunchError as error:
             self._lost_error = error
         self._logs.trim()
@@ -176,8 +176,8 @@ class TrialMonitor:
             # other ranks report the connections broken by it, sometimes before it is known here
             return self._lost_outcome(self._lost_error)
         first = min(causes or failures, key=lambda failure: failure.at)
-        told = self._make_failure(first.rank, first.phase, first.error.traceback if first.error else "")
-        return TrialOutcome(first.status, first.reason, replace(told, user_error=first.user_error))
+        summary = self._make_failure(first.rank, first.phase, first.error.traceback if first.error else "")
+        return TrialOutcome(first.status, first.reason, replace(summary, user_error=first.user_error))
 
     def _rank_failure(self, rank: int) -> RankFailure | None:
         """Failure of *rank*; None if it has not failed."""
@@ -185,10 +185,10 @@ class TrialMonitor:
             return RankFailure(rank, error.at, error.phase, error)
         if rank not in self._exits or self._has_delivered(rank):
             return None
-        seen, uncaught = self._exits[rank], ""
-        if seen.code == -signal.SIGABRT:
+        rank_exit, uncaught = self._exits[rank], ""
+        if rank_exit.code == -signal.SIGABRT:
             uncaught = uncaught_text(read_tail(log_file(self._folder, rank), _ABORT_TAIL))
-        return RankFailure(rank, seen.at, self._position_text(rank), exit=seen, uncaught=uncaught)
+        return RankFailure(rank, rank_exit.at, self._position_text(rank), exit=rank_exit, uncaught=uncaught)
 
     def _check_limits(self) -> TrialOutcome | None:
         if all(map(self._has_delivered, self._ranks)):
@@ -248,11 +248,11 @@ class TrialMonitor:
 
     def _rank_behind(self) -> int | None:
         """The rank that is furthest behind; None if all are at the same step."""
-        seen = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
+        progress = {rank: read_progress(progress_file(self._folder, rank)) for rank in self._ranks}
         order = (*_SETUP_PHASES, *self._kind.phases, "done")
         # a plug-in may have phases that it does not declare
         numbers = {phase: number for number, phase in enumerate(order)}
-        places = {r: (numbers.get(p.phase, 0), p.step) if p else (-1, 0) for r, p in seen.items()}
+        places = {r: (numbers.get(p.phase, 0), p.step) if p else (-1, 0) for r, p in progress.items()}
         behind = min(places.values())
         slow = [rank for rank, place in places.items() if place == behind]
         return slow[0] if len(slow) < len(places) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distbench.data._batch_arrays import are_inputs
+from distbench.data._batch_arrays import labels_equal_inputs
 from distbench.data._dataset import is_map_style, load_dataset, open_rows, row_lengths
 from distbench.data.base import INPUT_ARRAYS
 
@@ -47,7 +47,7 @@ class FirstRow:
         if self.labels is None:
             return True
         is_alike = self.labels.shape == self.inputs.shape and not self.labels.is_floating_point()
-        return is_alike and are_inputs(self.labels.cpu().numpy(), self.inputs.cpu().numpy())
+        return is_alike and labels_equal_inputs(self.labels.cpu().numpy(), self.inputs.cpu().numpy())
 
     @property
     def shape(self) -> dict[str, Any]:

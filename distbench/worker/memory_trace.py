@@ -254,10 +254,10 @@ def trace_cases(file: Path) -> None:
     # what models print must not be taken for results
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for asked in json.loads(file.read_text()):
-        step = decode(TracedStep, asked["step"], str(file))
+    for request in json.loads(file.read_text()):
+        step = decode(TracedStep, request["step"], str(file))
         try:
-            found = trace_step(step, asked["device"])
+            found = trace_step(step, request["device"])
         except Exception as error:
             # the model is the user's, and torch refuses what depends on values: each is an answer
             found = TracedMemory(reason=_reason(error, step.case))

@@ -205,8 +205,10 @@ def metric_values(name: str, metric: Metric, context: PassContext, state: Any) -
         why = reason
     except Exception as error:
         traceback.print_exc()
-        told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-        why = NotAvailable(f"the metric {name} failed on rank {context.rank} in {context.pass_name}: {told}")
+        error_text = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        why = NotAvailable(
+            f"the metric {name} failed on rank {context.rank} in {context.pass_name}: {error_text}"
+        )
     return {column.name: why for column in metric.columns}
 
 

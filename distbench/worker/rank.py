@@ -246,8 +246,13 @@ def _run_job(
         # whatever imports and the model have done to them so far
         variables = {**checks.check_variables(case), **checks.describe_framework(case)}
         effective = delivery.effective and {**delivery.effective, **variables}
-        told = {"effective": effective, "environment": environment, "phases": phases.seconds, "code": code}
-        yield {**vars(delivery), **told}
+        common_facts = {
+            "effective": effective,
+            "environment": environment,
+            "phases": phases.seconds,
+            "code": code,
+        }
+        yield {**vars(delivery), **common_facts}
     # no rank may leave while another still communicates with it
     dist.barrier()
 
@@ -274,6 +279,6 @@ def _set_up_device(case: Case) -> torch.device:
 
 def _node_of_ranks(processes: int) -> list[int]:
     """Node number of each rank, as the launcher counts nodes. A collective call."""
-    told = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
-    dist.all_gather(told, torch.tensor([int(os.environ["GROUP_RANK"])]))
-    return [int(node) for node in told]
+    node_numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(processes)]
+    dist.all_gather(node_numbers, torch.tensor([int(os.environ["GROUP_RANK"])]))
+    return [int(node) for node in node_numbers]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from distbench.core import registry
 from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
 from distbench.workloads.layer_shapes import LayerShapes
-from distbench.workloads.layouts import KnownModel, Layout
+from distbench.workloads.layouts import Layout, WorkloadWithLayout
 
 if TYPE_CHECKING:
     import torch
@@ -269,7 +269,11 @@ def summed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> tuple[to
 def workload_of(case: Case) -> Workload:
     """The workload of *case*, with its options."""
     workload: Workload = registry.create_plugin("workloads", case.workload)
-    return workload.with_layout(case.workload.layout) if isinstance(case.workload, KnownModel) else workload
+    return (
+        workload.with_layout(case.workload.layout)
+        if isinstance(case.workload, WorkloadWithLayout)
+        else workload
+    )
 
 
 def mean_of(loss: Loss) -> torch.Tensor:

@@ -25,7 +25,7 @@ from distbench.system.cache import cache_folder
 from distbench.system.files import read_bounded, write_atomic
 from distbench.system.interpreters import make_python_path
 from distbench.system.machine import package_versions
-from distbench.workloads.module_calls import CallInOrder
+from distbench.workloads.module_calls import FlatModuleCall
 
 _FORMAT = 3
 """Format of the files in the cache."""
@@ -70,7 +70,7 @@ class Layout:
     """Reason why tensors between its layers can't be split by position; empty: they can."""
     frozen: tuple[str, ...] = ()
     """Parameters that are not trained."""
-    calls: tuple[CallInOrder, ...] = ()
+    calls: tuple[FlatModuleCall, ...] = ()
     """Calls of its modules by a forward pass; empty: there was none."""
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class KnownModel(PluginChoice):
+class WorkloadWithLayout(PluginChoice):
     """A workload whose model ranks have read."""
 
     layout: Layout = field(default_factory=Layout)
@@ -100,15 +100,15 @@ def _read(request: str) -> Layout:
     file = _cache_file(request)
     if file and (known := _read_cached(file)):
         return known
-    told, why = _ask_process(request)
-    if why:
-        return Layout(unsplit=why, uncut=why)
+    answer, reason = _ask_process(request)
+    if reason:
+        return Layout(unsplit=reason, uncut=reason)
     if file:
         # a cache that can't be written costs seconds, but does not break the plan
         with suppress(OSError, InfrastructureError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, told)
-    return decode(Layout, json.loads(told), _READER)
+            write_atomic(file, answer)
+    return decode(Layout, json.loads(answer), _READER)
 
 
 def _cache_file(request: str) -> Path | None:
@@ -144,5 +144,5 @@ def _ask_process(request: str) -> tuple[str, str]:
     *_, last = done.stdout.strip().splitlines() or [""]
     if done.returncode == 0:
         return last, ""
-    *_, said = done.stderr.strip().splitlines() or [""]
-    return "", f"can't list the modules of the model: {said[:_MAX_REASON_LENGTH]}"
+    *_, last_line = done.stderr.strip().splitlines() or [""]
+    return "", f"can't list the modules of the model: {last_line[:_MAX_REASON_LENGTH]}"

@@ -25,7 +25,7 @@ class ModuleCall:
 
 
 @dataclass(frozen=True)
-class CallInOrder:
+class FlatModuleCall:
     """A call of a module by a forward pass, as one in the order in which they begin."""
 
     depth: int
@@ -36,7 +36,7 @@ class CallInOrder:
     takes_data: bool = False
 
 
-def nested_calls(calls: Sequence[CallInOrder]) -> ModuleCall | None:
+def nested_calls(calls: Sequence[FlatModuleCall]) -> ModuleCall | None:
     """The first of *calls*, with the others inside it; None: there are none."""
     if not calls:
         return None

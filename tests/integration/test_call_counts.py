@@ -7,8 +7,8 @@ import pytest
 from distbench.analysis.communication import compare_volume
 from distbench.analysis.mesh_dimensions import call_count_mismatches, dimension_traffic
 from distbench.core import registry
-from distbench.prediction.known_models import with_known_model
 from distbench.prediction.probed_rates import ProbedRates, probed_rates
+from distbench.prediction.recorded_layouts import with_model_layout
 from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.base import Strategy
@@ -154,7 +154,7 @@ def test_calls_of_a_model_that_the_ranks_of_a_probe_read_are_foreseen(run_suite)
         rates = probed_rates(trial.case, records)
         assert isinstance(rates, ProbedRates)
         assert isinstance(rates.layout, Layout)
-        known = with_known_model(trial.case, rates.layout)
+        known = with_model_layout(trial.case, rates.layout)
         strategy: Strategy = registry.create_plugin("strategies", known.strategy)
         expected = Counter[str]()
         for each in strategy.traffic(known, workload_of(known).parameters() or 0) or ():

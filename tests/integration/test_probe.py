@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distbench.analysis.run import RunAnalysis
-from distbench.prediction.known_models import recorded_layout
+from distbench.prediction.recorded_layouts import recorded_layout
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
 from distbench.workloads.layouts import Layout

@@ -249,8 +249,8 @@ def node_efficiency_sentence(scaling: Sequence[ScalingSeries]) -> str:
                 f"{at.nodes} nodes"
             )
     more = f"; {len(found) - _MAX_SERIES} more are in the table" if len(found) > _MAX_SERIES else ""
-    told = "; ".join(found[:_MAX_SERIES])
-    return f"Efficiency within and across nodes: {told}{more}." if found else ""
+    shown = "; ".join(found[:_MAX_SERIES])
+    return f"Efficiency within and across nodes: {shown}{more}." if found else ""
 
 
 def _candidates_with(run: RunAnalysis, rows: Sequence[CaseSummary], column: str) -> list[Candidate]:
@@ -297,12 +297,12 @@ def _inter_node_bottlenecks(
 ) -> list[str]:
     """Cases limited by the inter-node link, the worst with its numbers."""
     sentences = []
-    held = [
+    bottlenecks = [
         (row.case.id, run.inter_node_bottlenecks[row.case.id])
         for row in measured
         if row.case.id in run.inter_node_bottlenecks
     ]
-    for same in group_by(held, lambda pair: pair[1].cause).values():
+    for same in group_by(bottlenecks, lambda pair: pair[1].cause).values():
         worst, most = max(same, key=lambda pair: pair[1].exposed_share)
         others = [names[case_id] for case_id, _ in same if case_id != worst]
         more = f"; so {'is' if len(others) == 1 else 'are'} {join_limited(others)}" if others else ""

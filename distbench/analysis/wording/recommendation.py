@@ -68,8 +68,12 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
                 *_excluded_but_faster(choice),
             ),
         )
-    held = run.inter_node_bottlenecks.get(pick.id)
-    by, why = (f", limited by {held.cause}", [f"{pick.name} is {held.sentence}."]) if held else ("", [])
+    bottleneck = run.inter_node_bottlenecks.get(pick.id)
+    by, why = (
+        (f", limited by {bottleneck.cause}", [f"{pick.name} is {bottleneck.sentence}."])
+        if bottleneck
+        else ("", [])
+    )
     return Recommendation(
         f"Train with {pick.name} on {format_count(pick.devices, 'device')}{_tie_text(choice, pick)}{by}"
         f"{_noise_text(choice)}: "
@@ -404,15 +408,15 @@ def _excluded_but_faster(selection: Selection) -> list[str]:
     """Reasons against faster cases; without a pick, those that its headline does not give."""
     pick = selection.pick
     pace = pick.speed.value if pick and pick.speed else 0.0
-    told = (
+    headline_kind = (
         "" if pick or not selection.excluded else _most_common_kind([why for _, why in selection.excluded])[0]
     )
-    barred = [
+    faster = [
         (one.speed.value, one)
         for one, why in selection.excluded
-        if one.speed and one.speed.value > pace and one.barred == why and _reason_kind(why) != told
+        if one.speed and one.speed.value > pace and one.barred == why and _reason_kind(why) != headline_kind
     ]
-    by_reason = group_by(sorted(barred, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
+    by_reason = group_by(sorted(faster, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
     return [
         f"{join_limited([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: "
         f"{why}."
@@ -422,13 +426,13 @@ def _excluded_but_faster(selection: Selection) -> list[str]:
 
 def _to_measure(selection: Selection) -> list[str]:
     """Cases that may be the fastest by prediction, and how to measure them."""
-    told = [one.predicted_text for one in selection.to_measure]
-    if not told:
+    predicted_texts = [one.predicted_text for one in selection.to_measure]
+    if not predicted_texts:
         return []
     faster = "may be faster" if selection.pick else "may be the fastest"
     return [
-        f"By prediction, not measured: {join_limited(told, limit=3)} {faster}. Measure "
-        f"{'it' if len(told) == 1 else 'them'} with distbench tune --resume RUN."
+        f"By prediction, not measured: {join_limited(predicted_texts, limit=3)} {faster}. Measure "
+        f"{'it' if len(predicted_texts) == 1 else 'them'} with distbench tune --resume RUN."
     ]
 
 

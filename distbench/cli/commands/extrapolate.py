@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distbench.analysis.extrapolation import ExtrapolatedSeries
     from distbench.analysis.run import RunAnalysis
     from distbench.analysis.run_probes import RunProbes
-    from distbench.prediction.case_elsewhere import Scaling
+    from distbench.prediction.world_size_change import Scaling
     from distbench.tables.table import Table
 
 _SCALINGS = ("weak", "strong")

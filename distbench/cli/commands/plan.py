@@ -64,7 +64,7 @@ def plan(
     from distbench.cli.described_machine import find_described_machine
     from distbench.cli.interruption import print_stopped
     from distbench.cli.plan_output import plan_json, print_plan, print_submission, submission_json
-    from distbench.cli.plan_variations import check_variable, print_variations, variations_json, vary_plan
+    from distbench.cli.plan_variations import check_what_if, print_variations, variations_json, vary_plan
     from distbench.cli.planned_run import plan_run
     from distbench.cli.time_estimate import run_short_trials
     from distbench.suite import load_suite
@@ -72,7 +72,7 @@ def plan(
     _check_options(on, nodes, gpus_per_node, is_local_only=estimate or commands)
     described = find_described_machine(on, nodes, gpus_per_node)
     if what_if:
-        check_variable(described, rates)
+        check_what_if(described, rates)
         predict = True
     if described and described.gpu_type:
         on = ""

@@ -19,7 +19,7 @@ from distbench.core.machine import Machine
 from distbench.core.units import format_count, format_duration
 from distbench.jobs._recorded_trainings import STEP, TRAINING, training_tables
 from distbench.jobs.equivalence.cost import ReducedWork, reduce_work, training_seconds
-from distbench.plan.references import micro_batched_reference, trusted_case
+from distbench.plan.references import micro_batched_reference, torch_reference_case
 from distbench.strategies.base import REFERENCE_STRATEGY, SHARDED_REFERENCE, Strategy
 
 ADVICE = "advice"
@@ -234,7 +234,7 @@ def _reference_trial(
     # if it doesn't fit: with recomputed micro-batches, then also sharded over a few devices
     micro = min(case.batch.micro_batch_size for case in alike)
     smaller = [
-        trusted_case(
+        torch_reference_case(
             reference, PluginChoice(REFERENCE_STRATEGY), 1, Batch(size, micro, size // micro), recompute=True
         )
     ]
@@ -246,7 +246,9 @@ def _reference_trial(
             if reference.depends_on_batch_division and part != micro:
                 continue
             smaller.append(
-                trusted_case(reference, PluginChoice(SHARDED_REFERENCE), world_size, cut, recompute=True)
+                torch_reference_case(
+                    reference, PluginChoice(SHARDED_REFERENCE), world_size, cut, recompute=True
+                )
             )
     instead = (
         case for case in smaller if case.id != reference.id and not _strategy(case).problem(case, machine)

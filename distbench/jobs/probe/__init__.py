@@ -14,8 +14,8 @@ from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
-from distbench.prediction.known_models import LAYOUT_TABLE
 from distbench.prediction.probed_rates import rates_key
+from distbench.prediction.recorded_layouts import LAYOUT_TABLE
 
 _MAX_SIZES = 4
 """Micro-batches that are timed: two and a third one show whether time grows in proportion."""
@@ -115,14 +115,16 @@ class ProbeJob(JobKind):
     ) -> list[PlannedTrial]:
         """Plan a trial for each group of cases with the same rates: they differ in how they use them."""
         groups = group_by(cases, rates_key).values()
-        asked = [
+        trial_options = [
             ProbeOptions("case", seconds=section.seconds, samples=_samples(same), cases=tuple(_ids(same)))
             for same in groups
         ]
-        probed = [_probed_case(same[0], each.samples) for same, each in zip(groups, asked, strict=True)]
+        probed = [
+            _probed_case(same[0], each.samples) for same, each in zip(groups, trial_options, strict=True)
+        ]
         return [
             PlannedTrial(case, job=JobSpec(self.name, each))
-            for case, each in zip(_with_unique_names(probed), asked, strict=True)
+            for case, each in zip(_with_unique_names(probed), trial_options, strict=True)
         ]
 
     def predicted_seconds(self, task: PlannedTrial) -> float:

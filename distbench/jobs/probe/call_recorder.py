@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from distbench.workloads.module_calls import CallInOrder
+from distbench.workloads.module_calls import FlatModuleCall
 
 
 class CallRecorder:
     """Hooks in all modules of a model, which record the calls inside the first of the whole."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.calls: list[CallInOrder] = []
+        self.calls: list[FlatModuleCall] = []
         """Calls in the order of their begins."""
         self._open: list[nn.Module] = []
         self._root = module
@@ -43,7 +43,7 @@ class CallRecorder:
         given = pytree.tree_leaves((inputs, dict(named)))
         has_gradient = any(isinstance(each, torch.Tensor) and each.requires_grad for each in given)
         own = [*module.parameters(recurse=False)]
-        call = CallInOrder(
+        call = FlatModuleCall(
             depth=len(self._open),
             parameters=tuple((self._names[id(each)], each.numel()) for each in own),
             multiplies=not isinstance(module, nn.Embedding) and any(each.ndim > 1 for each in own),

@@ -36,7 +36,7 @@ _MAX_CHANCE = 0.05
 
 
 @dataclass(frozen=True)
-class GroupPlace:
+class GroupOfRank:
     """Groups of one kind, and this rank's place in one of them."""
 
     kind: RankGroups
@@ -46,7 +46,7 @@ class GroupPlace:
     """Nodes that the ranks of a group are on."""
 
     @classmethod
-    def join_all(cls, context: RankContext) -> list[GroupPlace]:
+    def join_all(cls, context: RankContext) -> list[GroupOfRank]:
         """Groups of all kinds that have ranks, all ranks first; none for one rank. A collective call."""
         if context.world_size == 1:
             return []
@@ -79,17 +79,17 @@ class GroupPlace:
         return OPERATIONS[op](self.members, element_count(size, dtype.itemsize, self.members.size), dtype)
 
 
-def collective_rates(groups: Sequence[GroupPlace], dtype: torch.dtype, clock: SharedClock) -> Rows:
+def collective_rates(groups: Sequence[GroupOfRank], dtype: torch.dtype, clock: SharedClock) -> Rows:
     """Rows of collectives alone."""
     rows: Rows = []
-    asked = [*itertools.product(groups, OPERATIONS)]
-    for number, (group, op) in enumerate(asked):
+    measurements = [*itertools.product(groups, OPERATIONS)]
+    for number, (group, op) in enumerate(measurements):
         place = {"op": op, **group.place}
         if reason := group.missing(op, dtype):
             rows.append(absent_row("collective", reason, **place))
             continue
         for done, size in enumerate(_SIZES):
-            share = clock.left("collective") / ((len(asked) - number) * len(_SIZES) - done)
+            share = clock.left("collective") / ((len(measurements) - number) * len(_SIZES) - done)
             seconds = _time_alone(group.operation(op, size, dtype), clock, share)
             rows.append(measured_row("collective", seconds, bytes=size, **place))
     return rows
@@ -105,7 +105,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def rates_in_step(model: ProbedModel, group: GroupPlace, dtype: torch.dtype, clock: SharedClock) -> Rows:
+def rates_in_step(model: ProbedModel, group: GroupOfRank, dtype: torch.dtype, clock: SharedClock) -> Rows:
     """Rows of collectives after each layer, forward and backward: steps with them minus steps without."""
     samples = model.samples[len(model.samples) // 2]
     hooks = model.install_hooks()
@@ -114,8 +114,8 @@ def rates_in_step(model: ProbedModel, group: GroupPlace, dtype: torch.dtype, clo
         hooks.count = 0
         model.forward_backward(samples)
         calls = _equal_count(hooks.count)
-        tried = _Comparison(hooks, calls, partial(model.forward_backward, samples), clock)
-        return _compare_all(tried, group, dtype, {**group.place, "samples": samples})
+        comparison = _Comparison(hooks, calls, partial(model.forward_backward, samples), clock)
+        return _compare_all(comparison, group, dtype, {**group.place, "samples": samples})
     finally:
         hooks.remove()
 
@@ -156,39 +156,41 @@ class _Comparison:
         return (after - before) / self.calls
 
 
-def _compare_all(tried: _Comparison, group: GroupPlace, dtype: torch.dtype, place: dict[str, Any]) -> Rows:
+def _compare_all(
+    comparison: _Comparison, group: GroupOfRank, dtype: torch.dtype, place: dict[str, Any]
+) -> Rows:
     """Rows of all collectives in a step, in pairs that take turns; without those that take too long."""
-    if not tried.calls:
+    if not comparison.calls:
         reason = "the model has no layers that each rank calls equally often"
         return _absent_rows(dict.fromkeys(_OPERATIONS_IN_STEP, reason), **place)
     absent: dict[str, str] = {}
-    kept: dict[tuple[str, int], CollectiveOperation] = {}
-    alone, left = tried.without(), tried.clock.left("collective_in_step")
+    chosen: dict[tuple[str, int], CollectiveOperation] = {}
+    alone, seconds_left = comparison.without(), comparison.clock.left("collective_in_step")
     for op in _OPERATIONS_IN_STEP:
         if reason := group.missing(op, dtype):
             absent[op] = reason
             continue
         sizes = {(op, size): _of_all(group, op, size, dtype) for size in _SIZES_IN_STEP}
         # a single size would not tell how the time grows
-        expected = _MIN_PAIRS * math.fsum(alone + tried.with_operation(each) for each in sizes.values())
-        if expected > left:
-            have = f"{max(left, 0):.2g} s are left"
+        expected = _MIN_PAIRS * math.fsum(alone + comparison.with_operation(each) for each in sizes.values())
+        if expected > seconds_left:
+            have = f"{max(seconds_left, 0):.2g} s are left"
             pairs = f"{_MIN_PAIRS} pairs of each size take {expected:.2g} s"
             absent[op] = f"{pairs}, but {have}; raise probe.seconds"
             continue
-        kept |= sizes
-        left -= expected
-    found: dict[tuple[str, int], list[float]] = {key: [] for key in kept}
-    for number in range(MAX_REPETITIONS if kept else 0):
-        if number >= _MIN_PAIRS and tried.clock.left("collective_in_step") < 0:
+        chosen |= sizes
+        seconds_left -= expected
+    found: dict[tuple[str, int], list[float]] = {key: [] for key in chosen}
+    for number in range(MAX_REPETITIONS if chosen else 0):
+        if number >= _MIN_PAIRS and comparison.clock.left("collective_in_step") < 0:
             break
-        for key, operation in kept.items():
-            found[key].append(tried.difference(operation, is_first=number % 2 == 1))
+        for key, operation in chosen.items():
+            found[key].append(comparison.difference(operation, is_first=number % 2 == 1))
     measured = [_difference(found[op, size], op=op, bytes=size, **place) for op, size in found]
     return [*measured, *_absent_rows(absent, **place)]
 
 
-def _of_all(group: GroupPlace, op: str, size: int, dtype: torch.dtype) -> CollectiveOperation:
+def _of_all(group: GroupOfRank, op: str, size: int, dtype: torch.dtype) -> CollectiveOperation:
     operation = group.operation(op, size, dtype)
     assert operation is not None, "all ranks are in the group of all"
     return operation

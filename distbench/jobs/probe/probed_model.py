@@ -16,7 +16,7 @@ from distbench.jobs.probe.clock import SharedClock, absent_row
 from distbench.strategies.base import Batch, RankContext, Strategy
 from distbench.worker.batches import MicroBatchReader
 from distbench.worker.layer_hooks import LayerCallHooks
-from distbench.workloads.module_calls import CallInOrder
+from distbench.workloads.module_calls import FlatModuleCall
 
 
 class ProbedModel:
@@ -47,7 +47,7 @@ class ProbedModel:
         self._context.step.begin([batch])
         self._engine.forward_backward(batch)
 
-    def record_calls(self) -> list[CallInOrder]:
+    def record_calls(self) -> list[FlatModuleCall]:
         """Take a step; return the calls of the modules in its forward pass."""
         recorder = CallRecorder(self._engine.module)
         try:
@@ -65,7 +65,7 @@ class ProbedModel:
         """Bytes of the parameters that the next update changes."""
         return sum(each.nbytes for each in self._engine.module.parameters() if each.grad is not None)
 
-    def drop_gradients(self) -> None:
+    def drop_half_of_gradients(self) -> None:
         """Drop gradients, so that at most half of the bytes to update are left."""
         left = self.gradient_bytes() // 2
         for each in self._engine.module.parameters():

@@ -19,9 +19,9 @@ from distbench.core.case import TORCH_DTYPE_NAMES
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.probe import LAYOUT, RATES, ProbeOptions
 from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row
-from distbench.jobs.probe.collectives import GroupPlace, collective_rates, rates_in_step
+from distbench.jobs.probe.collectives import GroupOfRank, collective_rates, rates_in_step
 from distbench.jobs.probe.probed_model import ProbedModel
-from distbench.prediction.known_models import layout_rows
+from distbench.prediction.recorded_layouts import layout_rows
 from distbench.strategies.base import RankContext
 from distbench.worker.trainer import RankResult, Rows
 from distbench.workloads.layouts import layout_of
@@ -36,15 +36,15 @@ _ORDER = ("forward_backward", "update", "matmul", "copy")
 
 def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> RankResult:
     """Return the result of this rank; only rank 0 has rows."""
-    asked, precision = trial.job.options_as(ProbeOptions), context.case.precision
+    options, precision = trial.job.options_as(ProbeOptions), context.case.precision
     with phases.phase("build"):
-        model = ProbedModel(context, asked.samples)
-        groups = GroupPlace.join_all(context)
+        model = ProbedModel(context, options.samples)
+        groups = GroupOfRank.join_all(context)
     with phases.phase("probe"):
         clock = SharedClock(context.device, phases)
         rows = [*model.warm_up(clock)]
         known = _layout_rows(context, model) if context.workload.reads_layout else []
-        clock.start(asked.seconds)
+        clock.start(options.seconds)
         compute, reduce = (_torch_dtype(x) for x in (precision.compute, precision.reduce))
         rows += _computation_rates(model, partial(_fixed_work, context.device, compute), clock)
         rows += rates_in_step(model, groups[0], reduce, clock) if groups else []
@@ -114,7 +114,7 @@ def _computation_rates(
             passes = clock.time(partial(model.forward_backward, number))
             found["forward_backward", "samples", number].append(passes)
             if place == 0:
-                model.drop_gradients()
+                model.drop_half_of_gradients()
             size = model.gradient_bytes()
             found["update", "bytes", size].append(clock.time(model.update))
     for (rate, unit, amount), seconds in sorted(found.items(), key=lambda item: _ORDER.index(item[0][0])):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distbench.analysis.prospects import CASES_PER_ROUND, Prospect, unsettled_cases, untried_cases
+from distbench.analysis.prospects import CASES_PER_ROUND, Prospect, promising_cases, unsettled_cases
 from distbench.core.case import MeasureConfig
 from distbench.prediction import PredictedValue
 from support.records import case
@@ -17,7 +17,7 @@ def prospect(label: str, predicted: float | None, measured: float | None = None,
 
 
 def names(prospects: list[Prospect]) -> list[str]:
-    return [one.label for one in untried_cases(prospects)]
+    return [one.label for one in promising_cases(prospects)]
 
 
 def test_the_most_promising_cases_come_first():

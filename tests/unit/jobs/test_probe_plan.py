@@ -10,8 +10,8 @@ import pytest
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.job import PlannedTrial, job_kind
-from distbench.prediction.known_models import LAYOUT_TABLE
 from distbench.prediction.probed_rates import PROBE, RATES_TABLE
+from distbench.prediction.recorded_layouts import LAYOUT_TABLE
 from distbench.report.run_export import run_json
 from distbench.views.base import all_views
 from support.records import case, failed, info, job_of, measured

@@ -6,7 +6,7 @@ import pytest
 
 from distbench.core import registry
 from distbench.core.case import Float8Recipe, PluginChoice, PrecisionConfig
-from distbench.plan.row_layouts import layout_problem
+from distbench.plan.length_requirements import layout_problem
 from distbench.strategies.base import Strategy
 from support.records import case
 

@@ -9,8 +9,8 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.prediction import NORMAL_95, PredictedValue, StepPrediction, data_sheet_step
-from distbench.prediction.case_elsewhere import case_on
 from distbench.prediction.extrapolation import OTHER_WORK, SAME_WORK, Residual, StepRatio, step_ratio
+from distbench.prediction.world_size_change import resized_case
 from distbench.system.gpu_data_sheets import DATA_SHEETS, type_of_gpu
 from distbench.system.gpu_types import GPU_TYPES, parse_gpu_cluster
 from distbench.system.machine import described_machine, detect_machine
@@ -44,7 +44,7 @@ def predicted(factor: float = 1.34, source: Any = "data sheet", **terms: float) 
 
 
 def moved(of: Case, devices: int, scaling: Any = "weak") -> Case:
-    found = case_on(of, devices, scaling, CLUSTER if of.device == "cuda" else HERE)
+    found = resized_case(of, devices, scaling, CLUSTER if of.device == "cuda" else HERE)
     assert isinstance(found, Case), found
     return found
 
@@ -249,7 +249,7 @@ def test_a_mesh_grows_in_a_dimension_of_data_parallelism(strategy, before, devic
 def test_a_case_that_can_t_run_on_so_many_devices_is_refused(
     strategy, before, batch, devices, scaling, reason
 ):
-    found = case_on(cell(strategy, before, batch), devices, scaling, HERE)
+    found = resized_case(cell(strategy, before, batch), devices, scaling, HERE)
     assert isinstance(found, str)
     assert reason in found
 

@@ -9,10 +9,10 @@ import pytest
 from distbench.core.case import Batch, Case, PluginChoice
 from distbench.prediction import StepPrediction
 from distbench.prediction.cases import predict_from_probe
-from distbench.prediction.known_models import layout_rows, recorded_layout, with_known_model
+from distbench.prediction.recorded_layouts import layout_rows, recorded_layout, with_model_layout
 from distbench.workloads.base import workload_of
 from distbench.workloads.layouts import Layout
-from distbench.workloads.module_calls import CallInOrder
+from distbench.workloads.module_calls import FlatModuleCall
 from support.probes import IN_STEP_S, UPDATE_S, probe_of, probe_rows
 from support.records import case
 
@@ -32,19 +32,19 @@ LAYOUT = Layout(
     tied={"head.weight": "embedding.weight"},
     layers=LAYERS,
     calls=(
-        CallInOrder(0, takes_data=True),
-        CallInOrder(1, (("embedding.weight", CLASSES * WIDTH),), takes_data=True),
+        FlatModuleCall(0, takes_data=True),
+        FlatModuleCall(1, (("embedding.weight", CLASSES * WIDTH),), takes_data=True),
         *(
             call
             for layer in LAYERS
             for call in (
-                CallInOrder(1),
-                CallInOrder(2, ((f"{layer}.up.weight", 4 * WIDTH * WIDTH),), multiplies=True),
-                CallInOrder(2, ((f"{layer}.down.weight", 4 * WIDTH * WIDTH),), multiplies=True),
+                FlatModuleCall(1),
+                FlatModuleCall(2, ((f"{layer}.up.weight", 4 * WIDTH * WIDTH),), multiplies=True),
+                FlatModuleCall(2, ((f"{layer}.down.weight", 4 * WIDTH * WIDTH),), multiplies=True),
             )
         ),
-        CallInOrder(1, (("norm.weight", WIDTH),)),
-        CallInOrder(1, (("embedding.weight", CLASSES * WIDTH),), multiplies=True),
+        FlatModuleCall(1, (("norm.weight", WIDTH),)),
+        FlatModuleCall(1, (("embedding.weight", CLASSES * WIDTH),), multiplies=True),
     ),
     uncut="it has no pp_plan",
 )
@@ -69,7 +69,7 @@ def terms(of: Case, layout: Layout = LAYOUT) -> dict[str, float]:
 
 def test_what_ranks_read_is_what_theory_knows():
     assert recorded_layout(layout_rows(LAYOUT)) == LAYOUT
-    known = workload_of(with_known_model(cell("ddp"), LAYOUT))
+    known = workload_of(with_model_layout(cell("ddp"), LAYOUT))
     assert known.parameters() == PARAMETERS
     shapes = known.layer_shapes()
     assert shapes

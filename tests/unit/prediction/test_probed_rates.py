@@ -68,20 +68,20 @@ ROWS = [
 def test_an_operation_measured_alone_pays_for_the_meeting_of_others():
     rates = ProbedRates.from_rows(ROWS)
     assert isinstance(rates, ProbedRates)
-    measured = rates.in_step_of("all_reduce", PAIR, 4096)
+    measured = rates.duration_between_layers("all_reduce", PAIR, 4096)
     assert measured and measured.seconds == pytest.approx(0.004)
-    other = rates.in_step_of("send_recv", PAIR, 4096)
+    other = rates.duration_between_layers("send_recv", PAIR, 4096)
     # 2 ms alone, and the 3 ms by which an all-reduce takes longer between layers
     assert other and other.seconds == pytest.approx(0.005)
-    assert rates.in_step_of("broadcast", PAIR, 4096) is None
-    assert rates.in_step_of("all_reduce", ProbedGroup(4), 4096) is None
+    assert rates.duration_between_layers("broadcast", PAIR, 4096) is None
+    assert rates.duration_between_layers("all_reduce", ProbedGroup(4), 4096) is None
 
 
 def test_an_operation_measured_at_one_size_keeps_what_it_takes_longer():
     rows = [row for row in ROWS if (row["rate"], row.get("bytes")) != ("collective_in_step", 4 << 20)]
     rates = ProbedRates.from_rows(rows)
     assert isinstance(rates, ProbedRates)
-    small, large = (rates.in_step_of("all_reduce", PAIR, size) for size in (4096, 4 << 20))
+    small, large = (rates.duration_between_layers("all_reduce", PAIR, size) for size in (4096, 4 << 20))
     assert small and small.seconds == pytest.approx(0.004)
     # 5 ms alone, and the 3 ms by which the small one takes longer between layers; not 1,024 times 4 ms
     assert large and large.seconds == pytest.approx(0.008)

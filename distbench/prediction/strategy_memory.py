@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distbench.core.case import DTYPE_BYTES, Case
-from distbench.prediction.lifetimes import WeightBytes
-from distbench.prediction.moments import ModelMemory, Moment, replicated_moments
-from distbench.prediction.pipeline_moments import Stage, stage_moments
-from distbench.prediction.sharded_moments import ShardLayout, sharded_moments
-from distbench.prediction.zero_moments import ZeroBuffers, zero_moments
+from distbench.prediction.lifetimes import ParameterBytes
+from distbench.prediction.live_bytes import LiveBytes, ModelMemory, replicated_memory
+from distbench.prediction.pipeline_memory import Stage, stage_memory
+from distbench.prediction.sharded_memory import ShardLayout, sharded_memory
+from distbench.prediction.zero_memory import ZeroBuffers, zero_memory
 from distbench.strategies.base import Strategy
 from distbench.strategies.cp import ContextParallel
 from distbench.strategies.ddp import DistributedDataParallel
@@ -60,7 +60,7 @@ class ModeledCase:
         return elements * DTYPE_BYTES[self.case.precision.master] / parts
 
 
-def strategy_moments(strategy: Strategy, modeled: ModeledCase) -> list[Moment] | str:
+def strategy_memory(strategy: Strategy, modeled: ModeledCase) -> list[LiveBytes] | str:
     """Moments of the step of *strategy*, or the reason why no formula has its memory."""
     for kind, rule in _RULES.items():
         if isinstance(strategy, kind):
@@ -68,7 +68,7 @@ def strategy_moments(strategy: Strategy, modeled: ModeledCase) -> list[Moment] |
     return f"no formula for the memory of {modeled.case.strategy.name}"
 
 
-def _replicated(strategy: Any, modeled: ModeledCase, **split: Any) -> list[Moment] | str:
+def _replicated(strategy: Any, modeled: ModeledCase, **split: Any) -> list[LiveBytes] | str:
     case = modeled.case
     states = modeled.states(strategy)
     if states is None:
@@ -82,37 +82,37 @@ def _replicated(strategy: Any, modeled: ModeledCase, **split: Any) -> list[Momen
     accumulates = case.batch.gradient_accumulation_steps > 1
     model = modeled.model(**split)
     if accumulates and not model.tied_parameters and model.partial_parameters:
-        more = (model.partial_parameters - parameters_of(model.first)) * master
-        states = {**states, "gradients": states["gradients"] + more}
+        extra_gradient_bytes = (model.partial_parameters - parameters_of(model.first)) * master
+        states = {**states, "gradients": states["gradients"] + extra_gradient_bytes}
     copy, gradient = (compute, master) if is_cast else (0, 0)
-    of_layers = WeightBytes(copy, compute, gradient, accumulates or frees)
-    of_ends = WeightBytes(
+    of_layers = ParameterBytes(copy, compute, gradient, accumulates or frees)
+    of_ends = ParameterBytes(
         copy, compute, 0, accumulates=(accumulates or frees) and not is_cast and not model.tied_parameters
     )
     memory = ModelMemory.of(case, model, states, of_layers, of_ends)
-    endings = WeightBytes(copy, compute, gradient, accumulates or frees)
-    moments = [*replicated_moments(memory, of_ends, endings)]
+    endings = ParameterBytes(copy, compute, gradient, accumulates or frees)
+    moments = [*replicated_memory(memory, of_ends, endings)]
     return [*moments, memory.update(case, modeled.largest(split.get("tensor", 1)))]
 
 
-def _single(strategy: Single, modeled: ModeledCase) -> list[Moment] | str:
+def _single(strategy: Single, modeled: ModeledCase) -> list[LiveBytes] | str:
     return _replicated(strategy, modeled)
 
 
-def _ddp(strategy: DistributedDataParallel, modeled: ModeledCase) -> list[Moment] | str:
+def _ddp(strategy: DistributedDataParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     if isinstance(reason := strategy.traced_step(modeled.case), str):
         return reason
     moments = _replicated(strategy, modeled)
     return moments if isinstance(moments, str) else _with_buckets(moments, strategy, modeled)
 
 
-def _with_buckets(moments: Sequence[Moment], strategy: Strategy, modeled: ModeledCase) -> list[Moment]:
+def _with_buckets(moments: Sequence[LiveBytes], strategy: Strategy, modeled: ModeledCase) -> list[LiveBytes]:
     """*moments* with a copy of all gradients in the buckets that are reduced."""
     states = modeled.states(strategy) or {}
     return [{**moment, "buckets": states["gradients"]} for moment in moments]
 
 
-def _tensor(strategy: TensorParallel, modeled: ModeledCase) -> list[Moment] | str:
+def _tensor(strategy: TensorParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     return _replicated(
         strategy,
         modeled,
@@ -122,7 +122,7 @@ def _tensor(strategy: TensorParallel, modeled: ModeledCase) -> list[Moment] | st
     )
 
 
-def _context(strategy: ContextParallel, modeled: ModeledCase) -> list[Moment] | str:
+def _context(strategy: ContextParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     if strategy.implementation != "ulysses":
         return f"implementation = {strategy.implementation}: formulas have ulysses"
     mesh = strategy.mesh_sizes(modeled.case.world_size)
@@ -134,7 +134,7 @@ def _context(strategy: ContextParallel, modeled: ModeledCase) -> list[Moment] | 
     return moments if isinstance(moments, str) else _with_buckets(moments, strategy, modeled)
 
 
-def _sharded(strategy: FullyShardedDataParallel, modeled: ModeledCase) -> list[Moment] | str:
+def _sharded(strategy: FullyShardedDataParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     changed = {
         "version": strategy.version == 1,
         "cpu_offload": strategy.cpu_offload,
@@ -160,7 +160,7 @@ def _sharded(strategy: FullyShardedDataParallel, modeled: ModeledCase) -> list[M
 
 def _sharded_by(
     strategy: Any, modeled: ModeledCase, *, shards: int, reshards: bool, **split: Any
-) -> list[Moment] | str:
+) -> list[LiveBytes] | str:
     case = modeled.case
     states = modeled.states(strategy)
     if states is None:
@@ -177,17 +177,17 @@ def _sharded_by(
         casts=precision.compute != precision.master,
         keeps_gradients=not frees and not accumulates,
     )
-    model, weights = modeled.model(**split), WeightBytes(raw=compute)
+    model, weights = modeled.model(**split), ParameterBytes(raw=compute)
     padding = layout.padding(model)
     states = {kind: size * padding for kind, size in states.items()}
     if frees:
         states["gradients"] = 0.0
     memory = ModelMemory.of(case, model, states, weights, weights)
     largest = modeled.largest(shards * split.get("tensor", 1))
-    return [*sharded_moments(memory, layout), memory.update(case, largest)]
+    return [*sharded_memory(memory, layout), memory.update(case, largest)]
 
 
-def _zero(strategy: Zero, modeled: ModeledCase) -> list[Moment] | str:
+def _zero(strategy: Zero, modeled: ModeledCase) -> list[LiveBytes] | str:
     case = modeled.case
     plain = Zero(
         stage=strategy.stage,
@@ -209,13 +209,13 @@ def _zero(strategy: Zero, modeled: ModeledCase) -> list[Moment] | str:
     sizes = sizes_for_model(strategy, ModelSizes(total, layer, max(map(math.prod, shapes))))
     accumulates = case.batch.gradient_accumulation_steps > 1
     is_whole, is_cast = reduces_full_gradients(strategy, case), precision.compute != precision.master
-    weights = WeightBytes(
+    weights = ParameterBytes(
         raw=compute, accumulates=not is_whole and (accumulates or not model.tied_parameters)
     )
-    of_layers = WeightBytes(raw=compute, accumulates=not is_whole or accumulates)
+    of_layers = ParameterBytes(raw=compute, accumulates=not is_whole or accumulates)
     memory = ModelMemory.of(case, model, states, of_layers, weights)
     memory = replace(memory, accumulates=accumulates or strategy.stage == 3)
-    kept = DTYPE_BYTES[strategy.grad_accum_dtype] if is_cast else compute
+    gradient_element_bytes = DTYPE_BYTES[strategy.grad_accum_dtype] if is_cast else compute
     if is_whole and not accumulates:
         # the sums are there all the time, the gradients that are added to them only in the backward pass
         raw = total * compute
@@ -234,39 +234,39 @@ def _zero(strategy: Zero, modeled: ModeledCase) -> list[Moment] | str:
         is_permanent=strategy.stage == 3 or (strategy.stage == 1 and accumulates),
         reduction=0.0 if is_whole else bucket * copied,
         live=min(sizes["max_live_parameters"], total) * compute if strategy.stage == 3 else 0.0,
-        shard=total / ranks * kept * has_shard,
-        update=total / ranks * (kept + DTYPE_BYTES[precision.master] * is_cast),
+        shard=total / ranks * gradient_element_bytes * has_shard,
+        update=total / ranks * (gradient_element_bytes + DTYPE_BYTES[precision.master] * is_cast),
     )
-    return [*zero_moments(memory, weights, buffers)]
+    return [*zero_memory(memory, weights, buffers)]
 
 
-def _pipeline(strategy: PipelineParallel, modeled: ModeledCase) -> list[Moment] | str:
+def _pipeline(strategy: PipelineParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     case = modeled.case
     mesh, model = strategy.mesh_sizes(case.world_size), modeled.workload.pipeline_stages()
     if strategy.schedule not in ("GPipe", "1F1B") or strategy.split == "time":
-        asked = f"schedule = {strategy.schedule}, split = {strategy.split}"
-        return f"{asked}: formulas have GPipe and 1F1B with a split by count or parameters"
+        schedule_text = f"schedule = {strategy.schedule}, split = {strategy.split}"
+        return f"{schedule_text}: formulas have GPipe and 1F1B with a split by count or parameters"
     if model is None or any(mesh.get(name, 1) > 1 for name in ("dp_replicate", "dp_shard", "tp")):
         return "mesh: formulas have a pipeline without other dimensions"
     precision, parts, ranks = case.precision, strategy.micro_batches, mesh["pp"]
     compute, master = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.master]
     copy, gradient = (compute, master) if precision.compute != precision.master else (0, 0)
-    weights = WeightBytes(copy, compute, gradient)
+    weights = ParameterBytes(copy, compute, gradient)
     batch = replace(case.batch, micro_batch_size=case.batch.micro_batch_size // parts)
     operations = modeled.model(replace(case, batch=batch))
-    moments: list[Moment] = []
+    moments: list[LiveBytes] = []
     shared, largest = ModelMemory.of(case, operations, {}, weights, weights), modeled.largest()
     for number, layers in enumerate(strategy.split_layers(model, ranks)):
         states = FULLY_SHARDED.model_states(case, model.parameters(layers))
         memory = replace(shared, states=states)
-        held = schedule_in_flight(strategy.schedule, number, ranks, parts) or parts
-        stage = Stage(len(layers), number == 0, number == ranks - 1, parts, held)
-        moments += stage_moments(memory, stage, weights)
+        in_flight = schedule_in_flight(strategy.schedule, number, ranks, parts) or parts
+        stage = Stage(len(layers), number == 0, number == ranks - 1, parts, in_flight)
+        moments += stage_memory(memory, stage, weights)
         moments.append(memory.update(case, largest))
     return moments
 
 
-_Rule = Callable[[Any, ModeledCase], "list[Moment] | str"]
+_Rule = Callable[[Any, ModeledCase], "list[LiveBytes] | str"]
 _RULES: Mapping[type[Strategy], _Rule] = {
     Single: _single,
     DistributedDataParallel: _ddp,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distbench.prediction.lifetimes import WeightBytes
-from distbench.prediction.moments import ModelMemory, Moment, outer_places
+from distbench.prediction.lifetimes import ParameterBytes
+from distbench.prediction.live_bytes import LiveBytes, ModelMemory, boundary_layers
 from distbench.workloads.operations import parameters_of
 
 
@@ -23,7 +23,7 @@ class Stage:
     """Parts whose activations it holds at once."""
 
 
-def stage_moments(memory: ModelMemory, stage: Stage, weights: WeightBytes) -> Iterator[Moment]:
+def stage_memory(memory: ModelMemory, stage: Stage, weights: ParameterBytes) -> Iterator[LiveBytes]:
     """Yield the moments of the step of the rank with *stage*.
 
     torch makes the arrays for what a stage receives at the beginning: the inputs of all parts, and the
@@ -39,20 +39,20 @@ def stage_moments(memory: ModelMemory, stage: Stage, weights: WeightBytes) -> It
     if stage.is_last:
         part += memory.head.kept + memory.loss.kept
     # those of an earlier micro-batch of the suite are part of every moment
-    whole = 0.0 if memory.accumulates else _gradients(memory, stage, weights)
+    all_gradients = 0.0 if memory.accumulates else _gradients(memory, stage, weights)
     # with the first backward pass no gradient exists, with those after it all do
-    for held, exist in ((stage.in_flight, False), (min(stage.in_flight, stage.parts - 1), True)):
-        if held < 1:
+    for in_flight, has_gradients in ((stage.in_flight, False), (min(stage.in_flight, stage.parts - 1), True)):
+        if in_flight < 1:
             continue
-        others = (held - 1) * (part + output) + received + held * logits
-        earlier = whole if exist else 0.0
+        others = (in_flight - 1) * (part + output) + received + in_flight * logits
+        earlier = all_gradients if has_gradients else 0.0
         yield from _backward_moments(memory, stage, weights, others, earlier)
     yield memory.moment(
         (stage.in_flight - 1) * (part + output) + received + part + _forward_working(memory, stage)
     )
 
 
-def _gradients(memory: ModelMemory, stage: Stage, weights: WeightBytes) -> float:
+def _gradients(memory: ModelMemory, stage: Stage, weights: ParameterBytes) -> float:
     model = memory.model
     elements = stage.layers * parameters_of(model.layer)
     elements += parameters_of(model.first) * stage.is_first + parameters_of(model.last) * stage.is_last
@@ -68,8 +68,8 @@ def _forward_working(memory: ModelMemory, stage: Stage) -> float:
 
 
 def _backward_moments(
-    memory: ModelMemory, stage: Stage, weights: WeightBytes, others: float, earlier: float
-) -> Iterator[Moment]:
+    memory: ModelMemory, stage: Stage, weights: ParameterBytes, others: float, earlier: float
+) -> Iterator[LiveBytes]:
     """Yield the moments of the backward pass of a part, beside *others* bytes and *earlier* gradients."""
     model, layer = memory.model, memory.layer
     is_new = not (earlier or memory.accumulates)
@@ -79,7 +79,7 @@ def _backward_moments(
         # the logits that it begins with are among those that are kept
         begun = stage.layers * layer.kept + memory.end.backward_peak
         yield memory.moment(others + begun, earlier, logits=memory.loss_arrays)
-    for place in outer_places(stage.layers):
+    for place in boundary_layers(stage.layers):
         later = (stage.layers - 1 - place) * parameters_of(model.layer) * final * is_new
         yield memory.moment(others + place * layer.kept + layer.backward_peak, earlier + head + later)
     if stage.is_first:

@@ -10,7 +10,7 @@ from distbench.core.units import format_bytes
 
 
 @dataclass(frozen=True)
-class MemoryRoom:
+class MemoryCapacity:
     """Memory of one device, or of a node that shares it among its ranks."""
 
     bytes: int
@@ -34,12 +34,12 @@ class MemoryRoom:
         return f"{self.owner} has {format_bytes(self.bytes)} of memory"
 
 
-def memory_room(case: Case, machine: Machine) -> MemoryRoom | None:
+def memory_capacity(case: Case, machine: Machine) -> MemoryCapacity | None:
     """Memory of *machine* for each device of *case*, or for the ranks on each node; None: it is unknown."""
     if case.device == "cpu":
         # ranks fill one node after another
         ranks = min(case.world_size, machine.devices_per_node)
         owner = "this machine" if machine.nodes == 1 else "a node"
-        return None if machine.memory is None else MemoryRoom(machine.memory, ranks, owner)
+        return None if machine.memory is None else MemoryCapacity(machine.memory, ranks, owner)
     owner = f"a GPU of type {machine.gpu_type}" if machine.gpu_type else "a GPU of this machine"
-    return None if machine.device_memory is None else MemoryRoom(machine.device_memory, 1, owner)
+    return None if machine.device_memory is None else MemoryCapacity(machine.device_memory, 1, owner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distbench.prediction.moments import ModelMemory, Moment, outer_places
+from distbench.prediction.live_bytes import LiveBytes, ModelMemory, boundary_layers
 from distbench.workloads.operations import ModelOperations, Operation, last_parameters, parameters_of
 
 
@@ -48,7 +48,7 @@ class ShardLayout:
         return unit * (1 + self.copies_in_collectives + self.casts / self.shards)
 
 
-def sharded_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment]:
+def sharded_memory(memory: ModelMemory, layout: ShardLayout) -> Iterator[LiveBytes]:
     """Yield the moments of a step, in which each layer is a unit, and embedding, norm and head are another.
 
     A unit exists twice while it is gathered: what the all-gather returns is copied to the parameters. In the
@@ -58,7 +58,7 @@ def sharded_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment
     """
     yield from _forward_moments(memory, layout)
     yield from _loss_moments(memory, layout)
-    for place in outer_places(memory.model.layers):
+    for place in boundary_layers(memory.model.layers):
         yield from _layer_moments(memory, layout, place)
     yield from _root_moments(memory, layout)
 
@@ -69,7 +69,7 @@ def _stays(memory: ModelMemory, layout: ShardLayout, layers: int) -> float:
     return (layout.padded_root(memory.model) + of_layers) * layout.compute
 
 
-def _forward_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment]:
+def _forward_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[LiveBytes]:
     model, layer = memory.model, memory.layer
     unit = layout.padded(model.layer) * layout.compute
     before, stays = (model.layers - 1) * layer.kept, _stays(memory, layout, model.layers - 1)
@@ -83,7 +83,7 @@ def _forward_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Momen
     yield memory.moment(kept + memory.head.kept + logits, logits=logits, gathered=stays)
 
 
-def _loss_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment]:
+def _loss_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[LiveBytes]:
     model = memory.model
     kept, stays = model.layers * memory.layer.kept, _stays(memory, layout, model.layers)
     yield memory.moment(kept + memory.end.backward_peak, logits=memory.loss_arrays, gathered=stays)
@@ -96,7 +96,7 @@ def _loss_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment]:
         yield memory.moment(kept + memory.head.backward_peak, logits=logits, gathered=stays + unit)
 
 
-def _layer_moments(memory: ModelMemory, layout: ShardLayout, place: int) -> Iterator[Moment]:
+def _layer_moments(memory: ModelMemory, layout: ShardLayout, place: int) -> Iterator[LiveBytes]:
     """Yield the moments of the backward pass of layer *place*, from 0."""
     model, layer = memory.model, memory.layer
     elements = layout.padded(model.layer)
@@ -126,7 +126,7 @@ def _layer_moments(memory: ModelMemory, layout: ShardLayout, place: int) -> Iter
     yield memory.moment(ended, done + left + shard, gathered=stays + following + reduced + copied)
 
 
-def _root_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[Moment]:
+def _root_moments(memory: ModelMemory, layout: ShardLayout) -> Iterator[LiveBytes]:
     model = memory.model
     root, elements = layout.padded_root(model), layout.padded(model.layer)
     done = model.layers * elements * layout.master / layout.shards * layout.keeps_gradients

@@ -20,7 +20,7 @@ Scaling = Literal["weak", "strong"]
 """weak: each device keeps its samples of a step; strong: all devices share those of the measured step."""
 
 
-def case_on(case: Case, devices: int, scaling: Scaling, machine: Machine) -> Case | str:
+def resized_case(case: Case, devices: int, scaling: Scaling, machine: Machine) -> Case | str:
     """*case* on another number of *devices* of *machine*, or the reason why it can't run on them.
 
     Only dimensions that split samples grow: ranks that split a model, or rows, stay as many as they are.
@@ -36,29 +36,29 @@ def case_on(case: Case, devices: int, scaling: Scaling, machine: Machine) -> Cas
     except IndivisibleBatchError as error:
         return f"{error.reason}, or --scaling weak, which keeps the samples of a device"
     name = re.sub(r"/ws\d+", f"/ws{devices}", case.name)
-    moved = replace(case, name=name, strategy=choice, world_size=devices, batch=batch)
-    return strategy.problem(moved, machine) or moved
+    resized = replace(case, name=name, strategy=choice, world_size=devices, batch=batch)
+    return strategy.problem(resized, machine) or resized
 
 
 def _grown_mesh(strategy: Strategy, case: Case, devices: int) -> dict[str, dict[str, int]]:
     """Option ``mesh`` of *strategy* on *devices*, with more data parallelism; empty: it stays as it is."""
     if not isinstance(strategy, MeshStrategy):
         return {}
-    sizes, asked, rest = (
+    sizes, requested, rest = (
         strategy.mesh_sizes(case.world_size),
         strategy.requested_mesh,
         strategy.rest_dimension,
     )
     # of replicas of shards, the replicas
-    grows = next((name for name in DATA_DIMENSIONS if asked.get(name, 1) > 1), rest)
-    if rest in DATA_DIMENSIONS and (rest not in asked or grows == rest):
+    grows = next((name for name in DATA_DIMENSIONS if requested.get(name, 1) > 1), rest)
+    if rest in DATA_DIMENSIONS and (rest not in requested or grows == rest):
         # what defaults to all ranks, as cp does, stays as it is, and the rest is left to grow
         named = {name: size for name, size in sizes.items() if name not in DATA_DIMENSIONS and size > 1}
-        mesh = {name: size for name, size in {**asked, **named}.items() if name != rest}
-        return {} if mesh == asked else {"mesh": mesh}
+        mesh = {name: size for name, size in {**requested, **named}.items() if name != rest}
+        return {} if mesh == requested else {"mesh": mesh}
     others = math.prod(size for name, size in sizes.items() if name != grows)
     is_possible = grows in DATA_DIMENSIONS and devices % others == 0
-    return {"mesh": {**asked, grows: devices // others}} if is_possible else {}
+    return {"mesh": {**requested, grows: devices // others}} if is_possible else {}
 
 
 def _mesh_problem(strategy: Strategy, grown: Strategy, measured: int, devices: int) -> str:
@@ -93,7 +93,7 @@ def _batch(batch: Batch, scaling: Scaling, devices: int, ranks: int) -> Batch:
     micro, count = batch.micro_batch_size, batch.gradient_accumulation_steps
     if scaling == "weak":
         return Batch(micro * count * ranks, micro, count)
-    whole = batch.global_batch_size
-    if whole % ranks == 0 and whole // ranks < micro:
-        return BatchConfig(global_batch_size=whole).divide(devices, ranks)
-    return BatchConfig(global_batch_size=whole, micro_batch_size=micro).divide(devices, ranks)
+    global_batch_size = batch.global_batch_size
+    if global_batch_size % ranks == 0 and global_batch_size // ranks < micro:
+        return BatchConfig(global_batch_size=global_batch_size).divide(devices, ranks)
+    return BatchConfig(global_batch_size=global_batch_size, micro_batch_size=micro).divide(devices, ranks)

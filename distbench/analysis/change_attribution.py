@@ -27,7 +27,7 @@ _SOFTWARE = {"backend", "cuda", "gpu_driver", "nccl", "packages", "python", "sys
 
 
 @dataclass(frozen=True)
-class ChangeSplit:
+class ChangeAttribution:
     """Ratio of two times of a step, after over before, and of it what the machine explains."""
 
     step: ConfidenceInterval
@@ -37,7 +37,7 @@ class ChangeSplit:
     """Facts of the software that differ: rates that changed may be due to them."""
 
     @property
-    def rest_value(self) -> float:
+    def unexplained_ratio(self) -> float:
         """Ratio that is left of the measured one: of the code, and of what no probe sees."""
         return self.step.value / self.machine.step.value
 
@@ -47,10 +47,10 @@ class ChangeSplit:
         step, machine = self.step, self.machine.step
         if step.half_log_width is None:
             return None
-        return PredictedValue(self.rest_value, step.low / machine.high, step.high / machine.low)
+        return PredictedValue(self.unexplained_ratio, step.low / machine.high, step.high / machine.low)
 
     @property
-    def has_clear_rest(self) -> bool:
+    def has_unexplained_change(self) -> bool:
         """True if the machine does not explain all of the change."""
         rest = self.rest
         return rest is not None and not rest.low <= 1 <= rest.high
@@ -71,17 +71,17 @@ class ChangeSplit:
     def _rest_clause(self) -> str:
         rest = self.rest
         if rest is None:
-            return f"the rest is {_percent(self.rest_value)}, of which the spread is unknown"
-        if self.has_clear_rest:
+            return f"the rest is {_percent(self.unexplained_ratio)}, of which the spread is unknown"
+        if self.has_unexplained_change:
             return f"the code, or what no probe sees, explains the rest, {_percents(rest)}"
         return f"the rest, {_percents(rest)}, may be none"
 
 
-Split = ChangeSplit | str
+Split = ChangeAttribution | str
 """A split, or the reason why there is none."""
 
 
-def split_change(
+def attribute_change(
     case: Case,
     step: ConfidenceInterval,
     before: Sequence[Record],
@@ -93,7 +93,7 @@ def split_change(
     None if one of the runs has no probe. *step* is the ratio of its times, *environment* the facts that
     differ between the runs.
     """
-    sides = [probes_among(records) for records in (before, after)]
+    sides = [readable_probes(records) for records in (before, after)]
     if not all(sides):
         return None
     if reason := unreadable_reason(case):
@@ -105,16 +105,16 @@ def split_change(
     if isinstance(machine, str):
         return machine
     software = [name for name in environment if name.partition(".")[0] in _SOFTWARE]
-    return ChangeSplit(step, machine, tuple(software))
+    return ChangeAttribution(step, machine, tuple(software))
 
 
-def probes_among(records: Sequence[Record]) -> list[Record]:
+def readable_probes(records: Sequence[Record]) -> list[Record]:
     """Probes among *records* whose case this version can read."""
     probes = records_of_kind(records, PROBE)
     return [record for record in probes if not unreadable_reason(record.case)]
 
 
-def split_json(split: Split | None) -> dict[str, Any] | None:
+def attribution_json(split: Split | None) -> dict[str, Any] | None:
     """*split* as plain JSON types, with a reason in place of numbers; null: there are not two probes."""
     if split is None:
         return None
@@ -122,7 +122,7 @@ def split_json(split: Split | None) -> dict[str, Any] | None:
     if isinstance(split, str):
         return {**dict.fromkeys(names), "software": [], "reason": split}
     machine, rest = split.machine, split.rest
-    unknown = {"value": split.rest_value, "low": None, "high": None}
+    unknown = {"value": split.unexplained_ratio, "low": None, "high": None}
     return {
         "step": split.step.to_json(),
         "machine": _ends(machine.step),

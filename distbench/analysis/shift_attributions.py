@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 from distbench.analysis.case_summary import THROUGHPUT
-from distbench.analysis.change_split import Split, split_change
+from distbench.analysis.change_attribution import Split, attribute_change
 from distbench.analysis.comparison import STEP
 from distbench.analysis.history import CaseHistory, HistoryRun, LevelSegment
 from distbench.analysis.statistics.change_points import LevelShift
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
 
 
-def shift_splits(series: CaseHistory, runs: Sequence[HistoryRun]) -> dict[int, Split]:
+def shift_attributions(series: CaseHistory, runs: Sequence[HistoryRun]) -> dict[int, Split]:
     """Split of the step's change at each shift of *series*, by the index of the first point after it.
 
     Of the *runs*, those with the nearest probe before and after the shift count; a shift without both has no
@@ -37,7 +37,7 @@ def _split(series: CaseHistory, runs: Sequence[HistoryRun], shift: LevelShift) -
         return None
     case, step = series.case, ConfidenceInterval(times[1] / times[0], _half_log_width(series, left, right))
     facts = before.environments[case.id].differences_from(after.environments[case.id])
-    return split_change(case, step, before.probes, after.probes, facts)
+    return attribute_change(case, step, before.probes, after.probes, facts)
 
 
 def _half_log_width(series: CaseHistory, left: LevelSegment, right: LevelSegment) -> float | None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from distbench.core.case import Case
-from distbench.prediction.lifetimes import PartMemory, WeightBytes, part_memory
+from distbench.prediction.lifetimes import ParameterBytes, PartMemory, part_memory
 from distbench.workloads.operations import ModelOperations, parameters_of
 
-Moment = dict[str, float]
+LiveBytes = dict[str, float]
 """Bytes by kind, as in ``MemoryPrediction.kinds``."""
 
 
@@ -35,16 +35,16 @@ class ModelMemory:
         case: Case,
         model: ModelOperations,
         states: Mapping[str, float],
-        of_layers: WeightBytes,
-        of_ends: WeightBytes,
+        of_layers: ParameterBytes,
+        of_ends: ParameterBytes,
     ) -> ModelMemory:
         """Memory of the parts of *model*, whose parameters take what *of_layers* and *of_ends* say."""
-        again = case.activation_checkpointing == "full"
+        recomputes = case.activation_checkpointing == "full"
         return cls(
             model,
-            layer=part_memory(model.layer, model.activation, of_layers, recomputes=again),
+            layer=part_memory(model.layer, model.activation, of_layers, recomputes=recomputes),
             head=part_memory(model.last, model.activation, of_ends),
-            loss=part_memory(model.loss, model.last[-1].size, WeightBytes()),
+            loss=part_memory(model.loss, model.last[-1].size, ParameterBytes()),
             end=part_memory(model.end, model.activation, of_ends),
             states=states,
             accumulates=case.batch.gradient_accumulation_steps > 1,
@@ -52,8 +52,8 @@ class ModelMemory:
 
     def moment(
         self, activations: float, gradients: float = 0.0, *, logits: float = 0.0, gathered: float = 0.0
-    ) -> Moment:
-        """Moment with these bytes besides the states, and with the gradients of earlier micro-batches."""
+    ) -> LiveBytes:
+        """LiveBytes with these bytes besides the states, and with the gradients of earlier micro-batches."""
         earlier = self.states["gradients"] if self.accumulates else 0.0
         return {
             **self.states,
@@ -64,8 +64,8 @@ class ModelMemory:
             "buckets": 0.0,
         }
 
-    def update(self, case: Case, largest: float) -> Moment:
-        """Moment of the optimizer's step, which has all gradients and its own temporary tensors."""
+    def update(self, case: Case, largest: float) -> LiveBytes:
+        """LiveBytes of the optimizer's step, which has all gradients and its own temporary tensors."""
         moment = self.moment(-self.model.shared, 0 if self.accumulates else self.states["gradients"])
         updated = self.states["master"] or self.states["parameters"]
         return {**moment, "activations": update_bytes(case, updated, largest)}
@@ -92,7 +92,7 @@ def update_bytes(case: Case, updated: float, largest: float) -> float:
     return largest * (3 * is_adam + has_penalty)
 
 
-def outer_places(layers: int) -> list[int]:
+def boundary_layers(layers: int) -> list[int]:
     """Places of the first two of *layers* layers and the last two.
 
     Between them memory changes by the same amount from layer to layer, so no peak can be there.
@@ -100,13 +100,15 @@ def outer_places(layers: int) -> list[int]:
     return sorted({0, min(1, layers - 1), max(0, layers - 2), layers - 1})
 
 
-def replicated_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[Moment]:
+def replicated_memory(
+    memory: ModelMemory, of_ends: ParameterBytes, endings: ParameterBytes
+) -> Iterator[LiveBytes]:
     """Yield the moments of a step on whole layers, or on the part of each that a rank has."""
-    yield from loss_moments(memory, of_ends)
-    yield from backward_moments(memory, of_ends, endings)
+    yield from loss_memory(memory, of_ends)
+    yield from backward_memory(memory, of_ends, endings)
 
 
-def loss_moments(memory: ModelMemory, weights: WeightBytes) -> Iterator[Moment]:
+def loss_memory(memory: ModelMemory, weights: ParameterBytes) -> Iterator[LiveBytes]:
     """Yield the moments from the last layer of the forward pass to the head in the backward pass.
 
     Parameters that are computed with in another dtype are copied: those of a layer in its forward pass, all
@@ -124,7 +126,9 @@ def loss_moments(memory: ModelMemory, weights: WeightBytes) -> Iterator[Moment]:
     yield moment(kept + memory.end.backward_peak - copies, logits=memory.loss_arrays, gathered=copies)
 
 
-def backward_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[Moment]:
+def backward_memory(
+    memory: ModelMemory, of_ends: ParameterBytes, endings: ParameterBytes
+) -> Iterator[LiveBytes]:
     """Yield the moments of the backward pass of the layers and the embedding.
 
     Gradients in another dtype than the parameters are converted at the end of the layer, and those of
@@ -132,7 +136,7 @@ def backward_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightB
     """
     model, layer = memory.model, memory.layer
     head = 0.0 if of_ends.accumulates else parameters_of(model.last) * of_ends.raw
-    for place in outer_places(model.layers):
+    for place in boundary_layers(model.layers):
         copied = place * layer.copies
         later = (model.layers - 1 - place) * layer.gradients
         peak = place * layer.kept + layer.backward_peak - copied
@@ -142,7 +146,9 @@ def backward_moments(memory: ModelMemory, of_ends: WeightBytes, endings: WeightB
         yield memory.moment(0.0, done + ending)
 
 
-def _end_gradients(model: ModelOperations, of_ends: WeightBytes, endings: WeightBytes) -> Iterator[float]:
+def _end_gradients(
+    model: ModelOperations, of_ends: ParameterBytes, endings: ParameterBytes
+) -> Iterator[float]:
     """Yield the bytes of the gradients of embedding and head at the end of the backward pass.
 
     A tied table has two gradients and their sum at once. Conversions come last. What is a part of a sum over
@@ -158,9 +164,9 @@ def _end_gradients(model: ModelOperations, of_ends: WeightBytes, endings: Weight
     else:
         yield (0 if endings.accumulates else last * final) + partial * (raw + final)
     if final and (tied or not partial):
-        left = [first] if tied else [first, last]
-        waiting, made = sum(left) * raw, 0.0
-        for each in left:
-            yield waiting + made + each * final
-            waiting -= each * raw
-            made += 0 if endings.accumulates else each * final
+        table_sizes = [first] if tied else [first, last]
+        unconverted, converted = sum(table_sizes) * raw, 0.0
+        for each in table_sizes:
+            yield unconverted + converted + each * final
+            unconverted -= each * raw
+            converted += 0 if endings.accumulates else each * final

@@ -16,7 +16,7 @@ from distbench.suite import parse_suite_text
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CaseAssessment:
     """A case, and whether it is proposed."""
 
     label: str
@@ -33,7 +33,7 @@ class Judgement:
     """True if it fits with all that comes on top."""
 
 
-def judge(text: str, machine: Machine) -> Iterator[Judgement]:
+def judge(text: str, machine: Machine) -> Iterator[CaseAssessment]:
     """Yield the cases of the suite *text*, each with what speaks against it on *machine*."""
     for item in make_plan(parse_suite_text(text), machine).cases:
         case = item.case
@@ -43,10 +43,10 @@ def judge(text: str, machine: Machine) -> Iterator[Judgement]:
             case.activation_checkpointing,
             case.batch.micro_batch_size,
         )
-        yield replace(Judgement(*place), **_finding(item, machine))
+        yield replace(CaseAssessment(*place), **_finding(item, machine))
 
 
-def without_idle_recomputation(judged: Sequence[Judgement]) -> Iterator[Judgement]:
+def without_needless_recomputation(judged: Sequence[CaseAssessment]) -> Iterator[CaseAssessment]:
     """Yield *judged*, with a refusal of recomputation where a case fits without it."""
     free = {
         replace(each, recomputation="full")
@@ -72,7 +72,7 @@ def _finding(item: PlannedCase, machine: Machine) -> dict[str, Any]:
     return {"refusal": f"tensors on a rank, of {has} on a GPU", "peak": memory.peak.value}
 
 
-def judgements_of(proposal: Proposal, judged: Sequence[Judgement]) -> list[Judgement]:
+def assessments_of(proposal: Proposal, judged: Sequence[CaseAssessment]) -> list[CaseAssessment]:
     """Those of the cases of *proposal* among *judged*."""
     label = proposal.label
     return [case for case in judged if case.label == label]

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from distbench.prediction.lifetimes import WeightBytes
-from distbench.prediction.moments import ModelMemory, Moment, backward_moments, loss_moments, outer_places
+from distbench.prediction.lifetimes import ParameterBytes
+from distbench.prediction.live_bytes import (
+    LiveBytes,
+    ModelMemory,
+    backward_memory,
+    boundary_layers,
+    loss_memory,
+)
 from distbench.workloads.operations import last_parameters, parameters_of
 
 
@@ -28,7 +34,7 @@ class ZeroBuffers:
     """Gradients of the shard in one array, and converted to the dtype of the master weights."""
 
 
-def zero_moments(memory: ModelMemory, weights: WeightBytes, buffers: ZeroBuffers) -> Iterator[Moment]:
+def zero_memory(memory: ModelMemory, weights: ParameterBytes, buffers: ZeroBuffers) -> Iterator[LiveBytes]:
     """Yield the moments of a step.
 
     Hooks take each gradient as soon as it exists, and copy it to a bucket. A full bucket is reduced when the
@@ -36,22 +42,22 @@ def zero_moments(memory: ModelMemory, weights: WeightBytes, buffers: ZeroBuffers
     all gradients; stage 3 has it all the time.
     """
     begun = buffers.bucket if buffers.is_permanent else 0.0
-    for moment in loss_moments(memory, weights):
+    for moment in loss_memory(memory, weights):
         yield {**moment, "buckets": begun, "gathered": buffers.live}
     for moment in _layer_moments(memory, weights, buffers):
         yield {**moment, "gathered": buffers.live}
-    *_, last = backward_moments(memory, weights, weights)
+    *_, last = backward_memory(memory, weights, weights)
     ended = last["gradients"] + buffers.shard
     yield {**last, "gradients": ended, "buckets": buffers.bucket, "gathered": buffers.live}
     update = memory.moment(-memory.model.shared, 0 if memory.accumulates else memory.states["gradients"])
     yield {**update, "activations": buffers.update, "gathered": buffers.live}
 
 
-def _layer_moments(memory: ModelMemory, weights: WeightBytes, buffers: ZeroBuffers) -> Iterator[Moment]:
+def _layer_moments(memory: ModelMemory, weights: ParameterBytes, buffers: ZeroBuffers) -> Iterator[LiveBytes]:
     model, layer = memory.model, memory.layer
     head = 0.0 if weights.accumulates else parameters_of(model.last) * weights.raw
     first = last_parameters(model.layer) * weights.raw
-    for place in outer_places(model.layers):
+    for place in boundary_layers(model.layers):
         later = model.layers - 1 - place
         shard = buffers.shard if later else 0.0
         whole = head + later * layer.gradients + shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from distbench.analysis.change_split import Split
+from distbench.analysis.change_attribution import Split
 from distbench.analysis.cumulative_change import CumulativeChange
 from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint
 from distbench.analysis.statistics.change_points import MIN_POINTS, LevelShift

@@ -12,7 +12,7 @@ from typing import Any
 from distbench.core.case import Case
 from distbench.core.errors import RecordError
 from distbench.core.serialization import decode
-from distbench.workloads.layouts import KnownModel, Layout
+from distbench.workloads.layouts import Layout, WorkloadWithLayout
 
 LAYOUT_TABLE = "model_layout"
 """Table of a probe's records with such a model; the columns are in ``distbench.jobs.probe``."""
@@ -68,7 +68,7 @@ def _are_nested(layout: Layout) -> bool:
     )
 
 
-def with_known_model(case: Case, layout: Layout) -> Case:
+def with_model_layout(case: Case, layout: Layout) -> Case:
     """*case* for theory, which then knows its model by *layout*; it has another id."""
     chosen = case.workload
-    return replace(case, workload=KnownModel(chosen.name, chosen.options, layout))
+    return replace(case, workload=WorkloadWithLayout(chosen.name, chosen.options, layout))
