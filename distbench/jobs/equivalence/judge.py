@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from distbench.jobs.equivalence.arms import (
     LargestDeviation,
     ReplicaDivergence,
 )
+from distbench.jobs.equivalence.design_bounds import excessive_moves
 from distbench.jobs.equivalence.envelope import EPSILON, RoundingEnvelope
 from distbench.jobs.equivalence.legacy_envelope import UnweightedEnvelope
 from distbench.jobs.equivalence.reference_trust import reference_problem
@@ -32,8 +32,6 @@ from distbench.jobs.equivalence.values import Quantity, RecordedTraining, record
 from distbench.record import Record
 from distbench.strategies.description import IntendedDifference
 
-# lossy compression and local steps moved the median tensor 0.84 to 1.2 times as far (docs/equivalence.md)
-_MAX_DESIGN_RATIO = 3.0
 # training name of a remark that is no cause of a difference
 _EXACT_REMARK = "exact"
 _OTHER_VERSION = "its reference was trained by another version of distbench; start a new run"
@@ -105,7 +103,7 @@ class ReferenceJudge:
         design, drift = design_difference(record.case, record), _first_divergence(record)
         outside = [error for error in errors if error.of_limit > 1]
         wrong = [error for error in outside if not _is_by_design(error, design)]
-        wrong += _beyond_design(training, reference, design) if design else []
+        wrong += excessive_moves(training, reference, design) if design else []
         first = min(
             wrong or outside, key=lambda error: (error.place.order[:2], -error.of_limit), default=None
         )
@@ -207,31 +205,6 @@ def _is_by_design(error: LargestDeviation, design: IntendedDifference | None) ->
         return False
     before = ("loss",) if design.changes_gradients else ("loss", "gradient", "gradient_size", "grad_norm")
     return error.place.step > design.since or error.place.family not in before
-
-
-def _beyond_design(
-    training: RecordedTraining, reference: RecordedTraining, design: IntendedDifference
-) -> list[LargestDeviation]:
-    """First step after which the median tensor has moved by an amount that *design* does not explain."""
-    moves = [place for place, size in reference.sizes.items() if size and place.family == "parameter"]
-    for step, places in group_by(moves, lambda place: place.step).items():
-        if step < design.bounded_from or (design.bounded_until is not None and step >= design.bounded_until):
-            continue
-        moved = [training.sizes.get(place, math.nan) / reference.sizes[place] for place in places]
-        times = statistics.median(moved)
-        # a tensor with NaN is reported by itself
-        if any(map(math.isnan, moved)) or 1 / _MAX_DESIGN_RATIO <= times <= _MAX_DESIGN_RATIO:
-            continue
-        told = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
-        most = (
-            f"{_MAX_DESIGN_RATIO:g} times at most" if times > 1 else f"{1 / _MAX_DESIGN_RATIO:.2g} at least"
-        )
-        flaw = (
-            f"moved {told} times as far as the reference's (median tensor); a different design explains "
-            f"{most}"
-        )
-        return [LargestDeviation(Quantity(step, "parameter"), abs(times - 1), math.inf, flaw)]
-    return []
 
 
 def _is_identical(one: RecordedTraining, other: RecordedTraining) -> bool:

@@ -15,9 +15,9 @@ class PlantedLossy(DistributedDataParallel):
     """PowerSGD of rank 2 from the third step on, and one mistake."""
 
     powersgd_rank: int = 2
-    bug: Literal["none", "early", "alone", "not-finite"] = "none"
+    bug: Literal["none", "early", "alone", "not-finite", "ascent"] = "none"
     """Gradients are doubled while they are still reduced whole; each rank uses its own second factor; what
-    comes of a product is no number."""
+    comes of a product is no number; gradients are negated once they are compressed."""
 
     @property
     def label(self) -> str:
@@ -39,6 +39,9 @@ class PlantedLossy(DistributedDataParallel):
                 tensors[0].copy_(own[0] * context.world_size)
             if self.bug == "not-finite" and step >= 1:
                 tensors[0].fill_(float("nan"))
+            # the first factor only spans the space of the product
+            if self.bug == "ascent" and step >= 0 and of_bucket != 1:
+                tensors[0].neg_()
             return work
 
         group.allreduce = allreduce

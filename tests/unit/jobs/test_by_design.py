@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Case, PluginChoice, PrecisionConfig
 from distbench.gate.case_verdict import required_findings
+from distbench.ipc.trial_files import SKETCH_COLUMNS
 from distbench.jobs.convergence.verdict import AS_REFERENCE
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.equivalence.verdict import judge_cases
@@ -21,7 +23,7 @@ from distbench.report.page import chapters
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.description import IntendedDifference, StrategyDescription
 from distbench.suite.gate import GateRules
-from support.check_records import DDP, SINGLE, Noise, none, reference, rounding, trained
+from support.check_records import DDP, SINGLE, TENSORS, Noise, none, reference, rounding, trained
 from support.convergence_records import REFERENCE as CONVERGENCE_REFERENCE
 from support.convergence_records import trained as to_target
 from support.loss_verdicts import measured_run
@@ -30,6 +32,8 @@ from support.records import case, measured, with_options
 FIRST_CHANGED_STEP = 2
 BY_DESIGN = StrategyDescription(by_design=IntendedDifference("it rounds on purpose", FIRST_CHANGED_STEP))
 WARMUP_LOSSES, LOSSES = [4.0, 3.9], [3.8, 3.7, 3.6]
+
+Row = dict[str, Any]
 
 
 def powersgd_case(**options: Any) -> Case:
@@ -102,41 +106,54 @@ def test_the_gradients_with_which_it_begins_are_excused_only_where_the_design_ch
     assert verdict(loss_off_by(3, "norm"), described_strategy=described).word == DIFFERENT_BY_DESIGN
 
 
-@pytest.mark.parametrize(
-    ("times", "word", "told"),
-    [
-        (
-            170.0,
-            DIFFERS,
-            (
-                "170 times as far as the reference's (median tensor); a different design explains 3 times "
-                "at most"
-            ),
-        ),
-        (
-            0.01,
-            DIFFERS,
-            "0.01 times as far as the reference's (median tensor); a different design explains 0.33 at least",
-        ),
-        (1.5, DIFFERENT_BY_DESIGN, "it rounds on purpose"),
-    ],
-)
-def test_no_design_excuses_moves_of_another_order(times, word, told):
+def moved(change: Callable[[Row, str], Row]) -> Verdict:
+    """Verdict on a case whose moves, after the step in which its design begins, are changed by *change*."""
     record = trained(loss_off_by(FIRST_CHANGED_STEP), described_strategy=BY_DESIGN)
     rows = [
-        {**row, "norm": row["norm"] * times}
-        if row["of"] == "update" and row["step"] > FIRST_CHANGED_STEP
-        else row
+        change(row, row["tensor"]) if row["of"] == "update" and row["step"] > FIRST_CHANGED_STEP else row
         for row in record.tables["check_tensors"]
     ]
-    far = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
-    found = judge_cases([reference(), far], 0.001)[DDP.id]
-    assert found.word == word, found.sentence
+    changed = dataclasses.replace(record, tables={**record.tables, "check_tensors": rows})
+    return judge_cases([reference(), changed], 0.001)[DDP.id]
+
+
+def scaled(row: Row, times: float) -> Row:
+    """*row* with a move *times* as long; negative: in the opposite direction."""
+    sketch = {column: row[column] * times for column in SKETCH_COLUMNS}
+    return {**row, **sketch, "norm": row["norm"] * abs(times)}
+
+
+@pytest.mark.parametrize(
+    ("times", "tensors", "told"),
+    [
+        (170.0, TENSORS, "parameters, which moved 170 times as far as the reference's (median tensor; "),
+        (0.01, TENSORS, "parameters, which moved 0.01 times as far as the reference's (median tensor; "),
+        (3.1, TENSORS, "(median tensor; allowed: 0.33 to 3 times); a different design does not explain it"),
+        # gradient ascent
+        (-1.0, TENSORS, "parameters, which moved in another direction than the reference's (cosine -"),
+        (-1.0, TENSORS[:2], "in another direction than the reference's (cosine -"),
+        (0.0, TENSORS[:1], "parameters of embedding, which did not move, and the reference's did; "),
+        (100.0, TENSORS[:1], "parameters of embedding, which moved 100 times as far as the reference's ever"),
+    ],
+)
+def test_no_design_excuses_moves_of_another_order_or_direction(times, tensors, told):
+    found = moved(lambda row, tensor: scaled(row, times) if tensor in tensors else row)
+    assert found.word == DIFFERS, found.sentence
     assert told in found.sentence
-    if word == DIFFERS:
-        assert found.sentence.startswith(
-            f"differs from step {FIRST_CHANGED_STEP + 1} on (adamw), first in parameters, which"
-        )
+    assert found.sentence.startswith(
+        f"differs from step {FIRST_CHANGED_STEP + 1} on (adamw), first in parameters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("times", "tensors"),
+    # of all tensors, and of one: its own sign and size may be chance
+    [(1.5, TENSORS), (0.9, TENSORS), (-1.0, TENSORS[:1]), (10.0, TENSORS[:1]), (0.05, TENSORS[:1])],
+)
+def test_a_design_excuses_moves_of_the_same_order(times, tensors):
+    found = moved(lambda row, tensor: scaled(row, times) if tensor in tensors else row)
+    assert found.word == DIFFERENT_BY_DESIGN, found.sentence
+    assert "it rounds on purpose" in found.sentence
 
 
 @pytest.mark.parametrize(

@@ -228,7 +228,7 @@ measure: {warmup: 1, steps: 2, trials: 1, profile_steps: 0, unsynced_steps: 2}
 @pytest.mark.parametrize(
     ("planted", "bugs", "check"),
     [
-        ("planted_lossy", ["early", "alone", "not-finite"], "{steps: 5}"),
+        ("planted_lossy", ["early", "alone", "not-finite", "ascent"], "{steps: 5}"),
         ("planted_local", ["never", "late", "partly", "scaled"], "{steps: 5, perturbed: 4, fp64: false}"),
     ],
     ids=["powersgd", "averages"],
