@@ -79,7 +79,7 @@ def test_the_table_in_the_docs_says_which_arm_finds_what(lab):
     )
     assert found.pop("none").word == ROUNDING
     for bug, verdict in found.items():
-        print(bug, [(arm.optimizer, arm.compute, arm.furthest) for arm in verdict.detail.arms])  # noqa: T201
+        print(bug, [(arm.optimizer, arm.compute, arm.limit_share) for arm in verdict.detail.arms])  # noqa: T201
     # at 1.01 of the limit
     on_the_edge = {"clipped-at-1.01": "sgd in bf16, "}
     finding = {bug: finders(verdict) for bug, verdict in found.items()}

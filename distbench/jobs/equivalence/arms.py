@@ -215,14 +215,20 @@ class EquivalenceEvidence:
     def insensitivity(self) -> str:
         """Reason why none of its arms can be called equivalent; empty if they can.
 
-        None of them would detect, in the median tensor, that a gradient, or an update, was lost altogether.
+        None of its arms would detect, in the median tensor, that a gradient, or an update, was lost
+        altogether; or none in the case's own dtype would, by that tensor or by the mean size of all.
         """
         for family, name in _DETECTION_TEXTS.items():
+            own, dtype = self.arms[0].compute, ""
             error = self.smallest_detectable_error(family)
+            if error is not None and error < 1:
+                dtype, seen = f" in {own}", (family, _MEAN)
+                errors = [self.smallest_detectable_error(each, own) for each in seen]
+                error = min((each for each in errors if each is not None), default=None)
             if error is not None and error >= 1:
                 return (
-                    "the check can't detect errors: rounding separates the trainings of the reference "
-                    f"so far that {name} off by {100 * error:.0f}% would pass"
+                    f"the check can't detect errors{dtype}: rounding separates the trainings of the "
+                    f"reference so far that {name} off by {100 * error:.0f}% would pass"
                 )
         return ""
 

@@ -12,7 +12,15 @@ from distbench.analysis.job_results import Verdict
 from distbench.core.case import OptimizerConfig, PrecisionConfig
 from distbench.core.machine import Machine
 from distbench.jobs.equivalence import CheckSection, EquivalenceJob
-from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, NOT_CHECKED, ROUNDING
+from distbench.jobs.equivalence.arms import (
+    DIFFERS,
+    EQUIVALENT,
+    NOT_CHECKED,
+    ROUNDING,
+    EquivalenceArm,
+    EquivalenceEvidence,
+)
+from distbench.jobs.equivalence.envelope import DetectionLimit
 from distbench.jobs.equivalence.verdict import judge_cases
 from distbench.record import NO_REFERENCE_TEXT, Record, Status
 from support.check_records import DDP, PERTURBED, Noise, none, reference, rounding, trained
@@ -268,6 +276,22 @@ def test_where_rounding_hides_a_lost_gradient_nothing_is_called_equivalent():
         "so far that a gradient off by "
     )
     assert verdict(blind, trained(none)).word == EQUIVALENT
+
+
+def test_a_verdict_in_16_bits_rests_on_what_16_bits_see():
+    seen = DetectionLimit("gradient", 1e-5, 1e-5, "layer"), DetectionLimit("parameter", 1e-5, 1e-5, "layer")
+    blind = DetectionLimit("gradient", 3.0, 3.0, "layer"), DetectionLimit("parameter", 1e-5, 1e-5, "layer")
+    fp32 = EquivalenceArm("adamw", ROUNDING, compute="fp32", sights=seen)
+
+    def reason(*sights: DetectionLimit) -> str:
+        arm = EquivalenceArm("adamw", ROUNDING, compute="bf16", sights=sights)
+        return EquivalenceEvidence(ROUNDING, (arm, fp32)).insensitivity
+
+    assert reason(*seen) == ""
+    assert reason(*blind).startswith("the check can't detect errors in bf16: rounding separates")
+    # a lost gradient changes its mean size
+    assert reason(*blind, DetectionLimit("mean_size", 0.01, 0.01, "layer")) == ""
+    assert "in bf16" in reason(*blind, DetectionLimit("mean_size", 2.0, 2.0, "layer"))
 
 
 def test_a_buffer_is_compared():
