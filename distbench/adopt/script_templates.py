@@ -16,13 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from distbench.adopt.exported_case import ExportedCase, optimizer, second_optimizer
 from distbench.core import lr_schedule
-from distbench.core.case import (
-    FLOAT8_ALIGNMENT,
-    SELECTIVE_CHECKPOINT_OPS,
-    TORCH_DTYPE_NAMES,
-    Case,
-    OptimizerConfig,
-)
+from distbench.core.case import Case, OptimizerConfig
+from distbench.core.dtypes import FLOAT8_ALIGNMENT, SELECTIVE_CHECKPOINT_OPS, TORCH_DTYPE_NAMES
 
 if TYPE_CHECKING:
     import jinja2

@@ -14,7 +14,8 @@ from distbench.adopt.exported_case import ExportedCase
 from distbench.adopt.instructions import unit_differences
 from distbench.adopt.pipeline_stages import layers_of_stages
 from distbench.core import lr_schedule
-from distbench.core.case import TORCH_DTYPE_NAMES, OptimizerConfig
+from distbench.core.case import OptimizerConfig
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.strategies.pp import PipelineParallel
 from distbench.strategies.theory.pipeline_parallelism import split_evenly
 

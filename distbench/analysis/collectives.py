@@ -15,7 +15,8 @@ from typing import NamedTuple
 from distbench.analysis.communication import CollectiveTraffic, group_node_count, multi_rank_rows
 from distbench.analysis.statistics.distributions import t_quantile
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
-from distbench.core.case import TORCH_DTYPE_NAMES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.units import format_bytes, format_count
 from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor

@@ -10,7 +10,7 @@ from typing import Any
 
 from distbench.analysis.record_cache import cached_by_record
 from distbench.analysis.settings import strategy_description
-from distbench.core.case import DTYPE_BYTES
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.units import format_bytes
 from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor

@@ -13,8 +13,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.choice import SETTLED_MARGIN
-from distbench.core.case import TUNABLE_FIELDS, Case, MeasureConfig
+from distbench.core.case import TUNABLE_FIELDS, Case
 from distbench.core.grouping import group_by
+from distbench.core.measurement import MeasureConfig
 from distbench.prediction import NORMAL_95, PredictedValue
 
 CASES_PER_ROUND = 3

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from distbench.core import registry
-from distbench.core.case import CURRENT_ENVIRONMENT, DTYPE_BYTES, Case
+from distbench.core.case import CURRENT_ENVIRONMENT, Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.grouping import group_pairs
 from distbench.core.text import one_line
 from distbench.engines.base import FRAMEWORK_SETTINGS

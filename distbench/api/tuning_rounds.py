@@ -10,7 +10,8 @@ from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Candidate
 from distbench.analysis.prospects import Prospect, promising_cases, unsettled_cases
 from distbench.analysis.run import RunAnalysis
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
+from distbench.core.measurement import MeasureConfig
 from distbench.core.text import join_limited
 from distbench.core.units import format_bytes, format_count
 from distbench.prediction.cases import CasePrediction

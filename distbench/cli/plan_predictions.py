@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from distbench.cli.probe_runs import find_probe_run, newest_probe_run
-from distbench.core.case import MeasureConfig
 from distbench.core.grouping import group_pairs
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.core.units import MISSING_TEXT, format_bytes, format_number
 from distbench.plan import Plan
 from distbench.plan.memory_capacity import memory_capacity

@@ -12,9 +12,10 @@ from distbench.cli.plan_peaks import Peaks, trace_peaks
 from distbench.cli.plan_predictions import PlanPredictions, predict_plan
 from distbench.cli.time_estimate import TimeEstimate
 from distbench.cli.user_models import mark_refused_cases
-from distbench.core.case import PluginChoice, TimeLimits
+from distbench.core.case import PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
+from distbench.core.measurement import TimeLimits
 from distbench.plan import Plan, PlannedCase, launcher_machine, make_plan, with_refusals
 from distbench.plan.environments import detect_environments
 from distbench.plan.time_limits import all_trial_limits, prepare_limit

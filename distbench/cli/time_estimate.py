@@ -13,9 +13,10 @@ from pathlib import Path
 
 from distbench.api.progress import observe_progress
 from distbench.cli.interruption import resume_hint_on_abort
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError, UsageError
 from distbench.core.job import MEASURE
+from distbench.core.measurement import MeasureConfig
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import format_count, format_duration, join_words
 from distbench.jobs.measure import short_measure

@@ -19,17 +19,13 @@ from dataclasses import MISSING, dataclass, field
 from typing import Annotated, Any, Literal
 
 from distbench.core.bounds import Bound, Count, Fraction, Name, Positive
+from distbench.core.dtypes import Dtype, Float8Recipe
 
 MAX_WORLD_SIZE = 1_000_000
 """Largest world size of a case: records contain lists of that length."""
 
-Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 """A mode of torch.compile; none: no compilation."""
-Float8Recipe = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
-"""A recipe of torchao: scales per matrix, and products in float8; none: no float8."""
-FLOAT8_ALIGNMENT = 16
-"""Divisor of every dimension of a float8 matrix product, as torch._scaled_mm requires."""
 Device = Literal["cpu", "cuda"]
 OptimizerName = Literal["adamw", "adam", "sgd", "adafactor", "muon", "lion", "lamb", "adamw8bit"]
 
@@ -38,28 +34,6 @@ CURRENT_ENVIRONMENT = "current"
 
 MODEL_STATES = ("parameters", "gradients", "optimizer_state", "master")
 """Model states (ZeRO), which a training keeps between steps: the kinds of memory that have a theory."""
-TORCH_DTYPE_NAMES: dict[str, str] = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-}
-"""torch's name of each dtype."""
-DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of an element of each dtype."""
-
-SELECTIVE_CHECKPOINT_OPS = (
-    *("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "convolution"),
-    # torch picks one of these for scaled_dot_product_attention, unless it uses products and a softmax
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-)
-"""ATen operators whose outputs ``activation_checkpointing: selective`` keeps: all that count as model
-FLOPs, so only cheap operators are recomputed (norms, activations, casts). torchtitan's ``op`` mode keeps
-every second product; the selective recomputation of Korthikanti et al. (arXiv:2205.05198) differs from
-both: it recomputes the core of attention."""
 
 CaseField = Literal[
     "strategy",
@@ -273,74 +247,6 @@ class LoaderConfig:
         """
         ahead = (self.workers or 0) * self.prefetch_factor
         return 1 + math.ceil(ahead / gradient_accumulation_steps) if ahead else 0
-
-
-@dataclass(frozen=True)
-class MeasureConfig:
-    """Measurement of a case: warm-up, timed steps and trials."""
-
-    # optimizers create their states in the first step, which must not be timed
-    warmup: Annotated[int, Bound(1, 1_000_000)] = 3
-    """Steps per trial before the timed window."""
-    steps: Annotated[int, Bound(1, 1_000_000)] = 10
-    """Timed steps per trial."""
-    trials: Annotated[int, Bound(0, 10_000)] = 3
-    """Launches per case; the launch is the unit of statistics."""
-    repeat_noisy: Annotated[int, Bound(0, 10_000)] = field(default=0, metadata={"since": 4})
-    """Maximum launches per case that distbench run adds, one per round, to replace trials that other
-    processes disturbed."""
-    profile_steps: Annotated[int, Bound(0, 10_000)] = 2
-    """Steps under the profiler, after the timed window; at least a whole period of post-local SGD."""
-    keep_traces: bool = False
-    """Keep the profiler's trace of every trial (Chrome/Perfetto JSON, gzipped) next to its record;
-    false: only of trials in which something looks wrong."""
-    unsynced_steps: Annotated[int, Bound(0, 1_000_000)] = 0
-    """Steps without communication at the very end, if the strategy supports them (ddp, unless its optimizer
-    communicates): a second, independent measure of exposed communication."""
-    check_steps: Annotated[int, Bound(1, 10_000)] = 1
-    """Steps after those in which the gradient norm is measured."""
-    order: Literal["interleaved", "sequential"] = "interleaved"
-    """interleaved: round i of all cases before round i+1, with every second round reversed."""
-
-
-@dataclass(frozen=True)
-class SuiteLimits:
-    """Limits of trials: times in seconds, and memory.
-
-    A trial that exceeds a time ends with status ``hang`` or ``init_timeout``. null: by the size of the case,
-    as plan shows, and never less than what is said below.
-    """
-
-    prepare: Positive | None = None
-    """Building C++ ops and the initial weights, once per run; null: at least 900."""
-    start: Positive | None = None
-    """From launch until all ranks have joined the process group; null: at least 120."""
-    build: Positive | None = None
-    """Building model, engine and optimizer, or saving or loading a checkpoint; null: at least 600."""
-    step: Positive | None = None
-    """One step (the first may compile); null: at least 120."""
-    trial: Positive | None = None
-    """A whole trial; null: at least 3600."""
-    predicted_memory: Annotated[float, Bound(0, 1, open_low=True)] | None = None
-    """Share of the memory of a GPU, or of a node with CPUs, that the tensors of a step may take, above 0 and
-    at most 1, such as 0.95. A step of each case is traced before the first trial (plan --trace); a case that
-    takes more is unsupported, and is not launched. null: nothing is traced."""
-
-
-@dataclass(frozen=True)
-class TimeLimits:
-    """The time limits of one trial, in seconds; by default the least that a suite leaves open."""
-
-    prepare: float = 900.0
-    start: float = 120.0
-    build: float = 600.0
-    step: float = 120.0
-    trial: float = 3600.0
-
-    def overridden_by(self, overrides: SuiteLimits) -> "TimeLimits":
-        """These limits, with the times of *overrides* applied."""
-        given = {name: getattr(overrides, name) for name in vars(self)}
-        return dataclasses.replace(self, **{name: s for name, s in given.items() if s is not None})
 
 
 @dataclass(frozen=True)

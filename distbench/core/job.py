@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from distbench.core import registry
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.columns import Column, TableSpec
 from distbench.core.errors import UsageError, did_you_mean
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.core.serialization import decode
 from distbench.core.suite_mistakes import Problem
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.base import Strategy
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.tp import TensorParallel

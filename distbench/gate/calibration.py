@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from distbench.analysis.statistics.distributions import chi2_quantile
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.errors import RecordError, UsageError
+from distbench.core.measurement import MeasureConfig
 from distbench.core.serialization import decode, parse_json
 from distbench.core.units import format_duration
 from distbench.gate.metric_rules import estimator_of

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from distbench.core.case import Device, TimeLimits
+from distbench.core.case import Device
+from distbench.core.measurement import TimeLimits
 
 
 @dataclass(frozen=True)

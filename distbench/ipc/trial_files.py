@@ -15,8 +15,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from distbench.core.case import Case, MeasureConfig, PluginChoice, TimeLimits
+from distbench.core.case import Case, PluginChoice
 from distbench.core.job import MEASURE_JOB, JobSpec
+from distbench.core.measurement import MeasureConfig, TimeLimits
 from distbench.core.serialization import decode
 from distbench.system.files import write_atomic
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from distbench.core.bounds import Positive
-from distbench.core.case import TimeLimits
 from distbench.core.machine import Machine
+from distbench.core.measurement import TimeLimits
 from distbench.ipc.launch_spec import LaunchSpec
 from distbench.ipc.messages import (
     QueryStates,

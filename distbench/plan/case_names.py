@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, Dtype, Float8Recipe, PrecisionConfig
+from distbench.core.case import CURRENT_ENVIRONMENT, Batch, Case, PrecisionConfig
+from distbench.core.dtypes import Dtype, Float8Recipe
 from distbench.core.errors import SuiteError
 from distbench.core.grouping import group_by
 from distbench.core.text import shorten

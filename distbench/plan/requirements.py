@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import FLOAT8_ALIGNMENT, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import FLOAT8_ALIGNMENT
 from distbench.core.machine import Machine, parse_release
 from distbench.data.base import DataSource
 from distbench.engines.base import engine_of

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import DTYPE_BYTES, Case, MeasureConfig, SuiteLimits, TimeLimits
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.job import PlannedTrial, job_kind
+from distbench.core.measurement import MeasureConfig, SuiteLimits, TimeLimits
 from distbench.engines.base import engine_of
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import workload_of

@@ -7,7 +7,8 @@ from typing import Any
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
+from distbench.core.case import NATIVE_ENGINE, Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.data.base import DataSource
 from distbench.prediction.kernels import COMPILED, EAGER, Kernels
 from distbench.prediction.layout import Float8, Recomputation, StepLayout

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from distbench import optimizers
 from distbench.core import registry
-from distbench.core.case import DTYPE_BYTES, NATIVE_ENGINE, Case
+from distbench.core.case import NATIVE_ENGINE, Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.prediction.estimates import PredictedValue, StepPrediction, Term
 from distbench.prediction.probed_rates import Duration, ProbedGroup, ProbedRates

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.prediction.lifetimes import ParameterBytes
 from distbench.prediction.live_bytes import LiveBytes, ModelMemory, replicated_memory
 from distbench.prediction.pipeline_memory import Stage, stage_memory

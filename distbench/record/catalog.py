@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from distbench.core.case import MeasureConfig
 from distbench.core.errors import RecordError, UsageError
 from distbench.core.grouping import group_pairs
 from distbench.core.job import MEASURE, job_kind
+from distbench.core.measurement import MeasureConfig
 from distbench.core.serialization import decode
 from distbench.core.units import format_count
 from distbench.record import Status, check_format, read_json

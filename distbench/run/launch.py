@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from distbench.core import registry
-from distbench.core.case import Case, TimeLimits
+from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
+from distbench.core.measurement import TimeLimits
 from distbench.engines.base import engine_of
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget, WorkerCommand
 from distbench.ipc.trial_files import TrialInstructions

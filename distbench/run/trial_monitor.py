@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distbench.core.case import TimeLimits
+from distbench.core.measurement import TimeLimits
 from distbench.core.units import format_duration
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, TimeLimits
+from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import job_kind
+from distbench.core.measurement import TimeLimits
 from distbench.core.units import format_count
 from distbench.ipc.build_files import BuildFailure
 from distbench.ipc.launch_spec import CURRENT_PYTHON, LaunchSpec, PythonTarget

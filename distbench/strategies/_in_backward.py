@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from distbench import optimizers
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.optimizers import CATALOG, OptimizerEntry
 from distbench.strategies.requirements import transform_problem
 from distbench.strategies.theory.pipeline_parallelism import stages_of

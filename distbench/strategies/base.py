@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distbench import optimizers
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.errors import UnsupportedCase as UnsupportedCase
 from distbench.core.machine import Machine
 from distbench.core.meshes import DATA_DIMENSIONS

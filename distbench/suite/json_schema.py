@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from distbench.core import registry
-from distbench.core.case import MAX_WORLD_SIZE, SuiteLimits
+from distbench.core.case import MAX_WORLD_SIZE
 from distbench.core.errors import UsageError
 from distbench.core.job import job_kinds
+from distbench.core.measurement import SuiteLimits
 from distbench.suite import gate
 from distbench.suite.cells import LABEL_OPTION
 from distbench.suite.cost import DeviceCost

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from distbench.core import registry
-from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, SuiteLimits
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
 from distbench.core.job import job_kinds
+from distbench.core.measurement import SuiteLimits
 from distbench.core.suite_mistakes import KeyPath, Problem
 from distbench.suite.axes import AxisParser, parse_world_sizes
 from distbench.suite.cells import StrategyVariant, move_to_origin

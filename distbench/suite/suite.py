@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from distbench.core import registry
-from distbench.core.case import Case, MeasureConfig, PluginChoice, SuiteLimits
+from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import SuiteError, SuiteMistake
 from distbench.core.job import MEASURE, job_kind, job_kinds
+from distbench.core.measurement import MeasureConfig, SuiteLimits
 from distbench.core.suite_mistakes import Problem
 from distbench.suite.cells import CaseFilter, StrategyVariant, SuiteAxis
 from distbench.suite.cost import DeviceCost

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from distbench.core import registry
-from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataSource
 from distbench.strategies.base import Batch, RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distbench.core.case import DTYPE_BYTES
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.workloads._dimensions import Dimensions
 from distbench.workloads.operations import ModelOperations, Operation, RowSplit
 

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.core.serialization import decode
 from distbench.system.files import atomic_path
 from distbench.workloads._draws import draw_chunks, philox_key

@@ -35,7 +35,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from distbench.analysis.losses.case_losses import DIFFERENT_TRAINING, INDISTINGUISHABLE
 from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.core import registry
-from distbench.core.case import Batch, Case, Dtype, OptimizerConfig, PluginChoice
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice
+from distbench.core.dtypes import Dtype
 from distbench.gate.losses import loss_findings
 from distbench.jobs.sensitivity import SensitivitySection
 from distbench.record import Record

@@ -11,18 +11,11 @@ from typing import Any
 
 from distbench.analysis.job_results import Verdict
 from distbench.core import registry
-from distbench.core.case import (
-    Batch,
-    Case,
-    Dtype,
-    MeasureConfig,
-    OptimizerConfig,
-    PluginChoice,
-    PrecisionConfig,
-    TimeLimits,
-)
+from distbench.core.case import Batch, Case, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.core.dtypes import Dtype
 from distbench.core.job import PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig, TimeLimits
 from distbench.ipc.trial_files import PhaseTimer, ProgressWriter, TrialInstructions
 from distbench.jobs.equivalence import CheckSection, EquivalenceJob
 from distbench.jobs.equivalence.results import EquivalenceResults

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
+from distbench.core.measurement import TimeLimits
 from distbench.launchers.base import RunningLaunch
 from distbench.run.interruption import StopRequest
 from distbench.run.trial_monitor import TrialMonitor, TrialOutcome

@@ -10,11 +10,12 @@ from typing import Annotated, ClassVar
 from distbench import optimizers
 from distbench.core import registry
 from distbench.core.bounds import Bound
-from distbench.core.case import TUNABLE_FIELDS, Case, MeasureConfig
+from distbench.core.case import TUNABLE_FIELDS, Case
 from distbench.core.columns import Column, TableColumn, TableSpec
 from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.jobs._recorded_trainings import TRAINING, training_tables
 from distbench.strategies.base import REFERENCE_STRATEGY
 

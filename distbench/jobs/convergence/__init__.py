@@ -10,11 +10,12 @@ from typing import Annotated, Any, ClassVar
 
 from distbench.core import registry
 from distbench.core.bounds import Bound
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.errors import did_you_mean
 from distbench.core.job import REFERENCE, JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.core.suite_mistakes import Problem
 from distbench.data.base import DataSource, HeldOutMetric
 from distbench.plan.references import reference_case

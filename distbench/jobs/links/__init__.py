@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.case import Batch, Case, Device, Dtype, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.core.case import Batch, Case, Device, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.columns import Column, TableColumn, TableSpec
+from distbench.core.dtypes import Dtype
 from distbench.core.grouping import group_by
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.core.rank_groups import rank_groups
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.links import CollectivesOptions, busbw_column

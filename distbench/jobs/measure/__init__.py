@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 from distbench.core import registry
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.columns import Column
 from distbench.core.job import JobKind, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.core.suite_mistakes import Problem
 from distbench.metrics.base import COMPUTED_TOKENS, Pass
 from distbench.metrics.profile import WARM_STEPS

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.ipc.trial_files import PhaseTimer, TrialInstructions
 from distbench.jobs.probe import LAYOUT, RATES, ProbeOptions
 from distbench.jobs.probe.clock import MAX_REPETITIONS, MIN_REPETITIONS, SharedClock, measured_row

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from distbench.core.bounds import Bound
-from distbench.core.case import Case, MeasureConfig
+from distbench.core.case import Case
 from distbench.core.columns import TableColumn, TableSpec
 from distbench.core.job import JobKind, JobOptions, JobSpec, PlannedTrial
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.jobs._recorded_trainings import STEP, TRAINING
 
 

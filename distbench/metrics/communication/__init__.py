@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from distbench.core.case import DTYPE_BYTES
 from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.meshes import MeshShape
 from distbench.engines.base import engine_of
 from distbench.metrics.base import Metric, NotAvailable, PassContext, Values, partial_training_reason

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from distbench import optimizers
-from distbench.core.case import DTYPE_BYTES
 from distbench.core.columns import TableColumn, TableSpec, columns_of
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.metrics.base import Metric, NotAvailable, PassContext, Values, partial_training_reason
 
 MEMORY_KIND_DOCS = {

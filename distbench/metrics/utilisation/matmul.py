@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from distbench.core.case import TORCH_DTYPE_NAMES
+from distbench.core.dtypes import TORCH_DTYPE_NAMES
 from distbench.metrics.base import NotAvailable
 
 _PRECISION_NAMES = {"tf32": "high", "bf16": "medium"}

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 from distbench import optimizers
 from distbench.core.bounds import Bound, Count, Positive
-from distbench.core.case import DTYPE_BYTES, Case, PluginChoice
+from distbench.core.case import Case, PluginChoice
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.machine import Machine
 from distbench.strategies.base import RankContext, Strategy
 from distbench.strategies.cards import Card, built_in_card

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from distbench import optimizers
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import ExpectedCollective, IntendedDifference
 from distbench.strategies.requirements import unused_option_problem
 from distbench.workloads.base import workload_of

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from distbench.core.bounds import Bound, Count
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.machine import Machine
 from distbench.strategies import _in_backward
 from distbench.strategies.base import TORCH_CHECKPOINT, RankContext, Strategy

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.theory.data_parallelism import REPLICATED
 from distbench.workloads.base import workload_of

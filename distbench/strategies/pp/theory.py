@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import CallCount, ExpectedCollective
 from distbench.strategies.pp.schedules import MAX_UNSHARDED_STAGES
 from distbench.strategies.theory.data_parallelism import FULLY_SHARDED, REPLICATED

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.units import nearest_multiples
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import transform_problem, undeclared_problem

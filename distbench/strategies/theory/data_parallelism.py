@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distbench import optimizers
-from distbench.core.case import DTYPE_BYTES, Case, Dtype
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES, Dtype
 from distbench.strategies.description import UNKNOWN_CALLS, CallCount, ExpectedCollective
 
 ModelState = Literal["parameters", "gradients", "optimizer"]

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import UNKNOWN_CALLS, CallCount
 from distbench.workloads.base import workload_of
 

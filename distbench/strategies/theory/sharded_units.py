@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import CallCount, ExpectedCollective
 from distbench.strategies.theory.data_parallelism import ShardingLevel
 from distbench.strategies.theory.pipeline_parallelism import stages_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.units import nearest_multiples
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import fused_sgd_problem, transform_problem, undeclared_problem

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import nn
 
-from distbench.core.case import FLOAT8_ALIGNMENT, Case, Float8Recipe, PrecisionConfig
+from distbench.core.case import Case, PrecisionConfig
+from distbench.core.dtypes import FLOAT8_ALIGNMENT, Float8Recipe
 from distbench.strategies.base import UnsupportedCase
 
 if TYPE_CHECKING:

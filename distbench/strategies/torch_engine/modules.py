@@ -12,7 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from distbench.core.case import SELECTIVE_CHECKPOINT_OPS, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import SELECTIVE_CHECKPOINT_OPS
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.torch_engine.float8 import convert_to_float8
 from distbench.strategies.torch_engine.forwards import Forward, change_forward, compute_in

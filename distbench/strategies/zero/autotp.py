@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import transform_problem
 from distbench.strategies.theory.tensor_parallelism import undeclared_layers

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distbench.core.case import DTYPE_BYTES
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.engine import TrainingState
 from distbench.strategies.torch_engine import readback

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.requirements import nearest_text, transform_problem
 from distbench.strategies.theory.pipeline_parallelism import (

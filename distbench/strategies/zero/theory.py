@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from distbench.core.case import DTYPE_BYTES, Case
+from distbench.core.case import Case
+from distbench.core.dtypes import DTYPE_BYTES
 from distbench.strategies.description import UNKNOWN_CALLS, CallCount, ExpectedCollective
 from distbench.strategies.theory.data_parallelism import ZERO_STAGES
 from distbench.strategies.zero import buckets, gathers

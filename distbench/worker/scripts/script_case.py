@@ -22,12 +22,12 @@ from distbench.core.case import (
     Batch,
     Case,
     CompileMode,
-    Dtype,
     ObservedOptimizer,
     OptimizerConfig,
     PluginChoice,
     PrecisionConfig,
 )
+from distbench.core.dtypes import Dtype
 from distbench.core.errors import RecordError
 from distbench.core.serialization import decode
 from distbench.optimizers import CATALOG

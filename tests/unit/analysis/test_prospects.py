@@ -3,7 +3,7 @@
 import pytest
 
 from distbench.analysis.prospects import CASES_PER_ROUND, Prospect, promising_cases, unsettled_cases
-from distbench.core.case import MeasureConfig
+from distbench.core.measurement import MeasureConfig
 from distbench.prediction import PredictedValue
 from support.records import case
 

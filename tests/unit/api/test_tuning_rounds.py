@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from distbench.api.tuning_rounds import TuningRounds
-from distbench.core.case import Case, MeasureConfig, PluginChoice
+from distbench.core.case import Case, PluginChoice
+from distbench.core.measurement import MeasureConfig
 from distbench.plan import PlannedCase
 from distbench.record import Record
 from distbench.record.run_folder import Run

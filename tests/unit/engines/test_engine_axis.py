@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.core.case import NATIVE_ENGINE, Case, SuiteLimits
+from distbench.core.case import NATIVE_ENGINE, Case
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
+from distbench.core.measurement import SuiteLimits
 from distbench.plan import make_plan
 from distbench.plan.references import reference_case
 from distbench.plan.time_limits import prepare_limit

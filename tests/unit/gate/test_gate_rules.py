@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from distbench.cli import main
-from distbench.core.case import Batch, MeasureConfig, OptimizerConfig, PluginChoice
+from distbench.core.case import Batch, OptimizerConfig, PluginChoice
 from distbench.core.errors import UsageError
+from distbench.core.measurement import MeasureConfig
 from distbench.gate import calibration, view
 from distbench.gate.arms import GateArm
 from distbench.gate.calibration import CaseCalibration

@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 import pytest
 
-from distbench.core.case import MeasureConfig, PluginChoice, TimeLimits
+from distbench.core.case import PluginChoice
+from distbench.core.measurement import MeasureConfig, TimeLimits
 from distbench.core.registry import PLUGIN_PATH_VARIABLE
 from distbench.ipc.build_files import BuildJournalReader
 from distbench.ipc.channels import (

@@ -8,7 +8,7 @@ from threading import Event, Semaphore
 import pytest
 
 from distbench.analysis.communication import multi_rank_rows
-from distbench.core.case import TimeLimits
+from distbench.core.measurement import TimeLimits
 from distbench.ipc.launch_spec import RankRange
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import Batch, PluginChoice, SuiteLimits, TimeLimits
+from distbench.core.case import Batch, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
+from distbench.core.measurement import SuiteLimits, TimeLimits
 from distbench.metrics.telemetry.fake_nvml import FakeGpu, FakeNvml
 from distbench.plan import Plan, make_plan
 from distbench.plan.time_limits import all_trial_limits, prepare_limit, trial_limits

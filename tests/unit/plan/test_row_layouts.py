@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from distbench.core import registry
-from distbench.core.case import Float8Recipe, PluginChoice, PrecisionConfig
+from distbench.core.case import PluginChoice, PrecisionConfig
+from distbench.core.dtypes import Float8Recipe
 from distbench.plan.length_requirements import layout_problem
 from distbench.strategies.base import Strategy
 from support.records import case

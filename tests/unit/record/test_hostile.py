@@ -19,8 +19,9 @@ import pytest
 
 import distbench
 from distbench.cli import commands
-from distbench.core.case import Case, MeasureConfig, PluginChoice
+from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import InfrastructureError, RecordError
+from distbench.core.measurement import MeasureConfig
 from distbench.core.serialization import MAX_JSON_VALUES
 from distbench.gate import calibration
 from distbench.gate.launch_failures import FailureLog

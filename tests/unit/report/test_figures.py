@@ -15,7 +15,8 @@ from distbench.analysis.ranks import notable_rank_times
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
 from distbench.analysis.training_curves import consumed_per_step
 from distbench.analysis.wording.findings import FAILURE_ADVICE
-from distbench.core.case import Case, PrecisionConfig, TimeLimits
+from distbench.core.case import Case, PrecisionConfig
+from distbench.core.measurement import TimeLimits
 from distbench.record import Record, RecordRow, Status
 from distbench.report.html import Chapter
 from distbench.report.page import chapters

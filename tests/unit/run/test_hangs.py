@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distbench.core.case import TimeLimits
 from distbench.core.job import job_kind
+from distbench.core.measurement import TimeLimits
 from distbench.ipc.messages import RankExit
 from distbench.ipc.trial_files import (
     ProgressWriter,

@@ -13,9 +13,10 @@ from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.run import RunAnalysis
 from distbench.core import registry
-from distbench.core.case import Case, MeasureConfig, OptimizerConfig, PluginChoice, PrecisionConfig
+from distbench.core.case import Case, OptimizerConfig, PluginChoice, PrecisionConfig
 from distbench.core.errors import SuiteError, UsageError
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.jobs.equivalence.arms import DIFFERS, EQUIVALENT, ROUNDING
 from distbench.jobs.measure import MeasureJob, short_measure
 from distbench.record.run_folder import Run

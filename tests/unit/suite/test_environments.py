@@ -18,9 +18,10 @@ from distbench.analysis.memory import MODEL_STATE_TOLERANCE, largest_rank_memory
 from distbench.analysis.mesh_dimensions import call_count_mismatches
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wording.conditions import environment_sentences
-from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice, TimeLimits
+from distbench.core.case import CURRENT_ENVIRONMENT, PluginChoice
 from distbench.core.errors import SuiteError
 from distbench.core.machine import Machine
+from distbench.core.measurement import TimeLimits
 from distbench.ipc.launch_spec import PythonTarget
 from distbench.jobs.equivalence.arms import EQUIVALENT, ROUNDING
 from distbench.launchers.base import LaunchError

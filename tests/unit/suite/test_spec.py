@@ -8,8 +8,9 @@ from typing import Literal
 
 import pytest
 
-from distbench.core.case import MeasureConfig, OptimizerConfig
+from distbench.core.case import OptimizerConfig
 from distbench.core.machine import Machine
+from distbench.core.measurement import MeasureConfig
 from distbench.plan import make_plan
 from distbench.suite import Overrides, Suite, load_suite
 from distbench.suite.sections import check_section

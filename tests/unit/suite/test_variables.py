@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from distbench.cli.gate_arms import ArmOptions
-from distbench.core.case import EXECUTION_FIELDS, Case, TimeLimits
+from distbench.core.case import EXECUTION_FIELDS, Case
 from distbench.core.errors import UsageError
 from distbench.core.machine import Machine
+from distbench.core.measurement import TimeLimits
 from distbench.plan import Plan, make_plan
 from distbench.plan.references import reference_case
 from distbench.run import trial_launch
