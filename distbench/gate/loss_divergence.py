@@ -94,7 +94,7 @@ def loss_divergence(
     Args:
         before: Losses of the baseline's trials, (trials, steps).
         after: Those of the candidate's.
-        dtype: Coarsest compute dtype: a key of ``case.DTYPE_BYTES``, or tf32.
+        dtype: Coarsest compute dtype: a key of ``dtypes.DTYPE_BYTES``, or tf32.
         records: The trials, which state in which dtype the model gave its losses; by default in fp32.
         seen: Measured effect of rounding on the baseline up to each step (steps,), in the unit of the
             loss; None: not measured.

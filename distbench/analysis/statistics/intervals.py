@@ -52,6 +52,11 @@ class ConfidenceInterval:
         return self.value * math.exp(self.half_log_width or 0.0)
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends; None: the spread is unknown."""
+        return None if self.half_log_width is None else (self.low, self.high)
+
+    @property
     def half_width(self) -> float:
         """Half the distance of the ends; 0 if the spread is unknown."""
         return (self.high - self.low) / 2
@@ -60,9 +65,15 @@ class ConfidenceInterval:
         """The number, or another *value* next to it, with the digits that the interval supports."""
         return format_number(self.value if value is None else value, self.half_width)
 
+    def interval_text(self, ends: tuple[float, float] | None) -> str:
+        """``990 (850 to 1,150)``: the number with *ends*, its own or others; None: the spread is unknown."""
+        if ends is None:
+            return f"{self.text()} (spread unknown)"
+        return f"{self.text()} ({self.text(ends[0])} to {self.text(ends[1])})"
+
     def to_json(self) -> dict[str, float | None]:
         """The value and its ends, null if the spread is unknown."""
-        low, high = (None, None) if self.half_log_width is None else (self.low, self.high)
+        low, high = self.ends or (None, None)
         return {"value": self.value, "low": low, "high": high}
 
     def for_comparisons_of(self, count: int) -> ConfidenceInterval:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from distbench.analysis.case_summary import PENDING
-from distbench.analysis.choice import (
-    MEASURE_IT,
-    Candidate,
-    Goal,
-    Requirements,
-    Selection,
-    memory_thresholds,
-    select_case,
-)
+from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
 from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
+from distbench.analysis.wording.exclusions import (
+    excluded_but_faster,
+    main_exclusion,
+    no_recommendation,
+    provisional_order,
+)
 from distbench.analysis.wording.script_description import script_training
 from distbench.analysis.wording.trace_description import trace_training
-from distbench.core.grouping import group_by
 from distbench.core.text import join_limited, one_line
 from distbench.core.units import (
     format_bytes,
@@ -39,7 +34,6 @@ _MAX_MEMORY_STEPS = 3
 _MIN_MEMORY_SAVING = 0.05
 # a smaller estimated slowdown is not worth a number
 _MIN_SHOWN_SLOWDOWN = 0.03
-_MAX_EXCLUDED = 3
 
 
 @dataclass(frozen=True)
@@ -60,12 +54,12 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
     pick = choice.pick
     if pick is None:
         return Recommendation(
-            _no_recommendation(run.candidates, choice),
+            no_recommendation(run.candidates, choice),
             (
-                *_provisional_order(choice),
+                *provisional_order(choice),
                 *_to_measure(choice),
                 *_by_device_count(run.candidates, choice),
-                *_excluded_but_faster(choice),
+                *excluded_but_faster(choice),
             ),
         )
     bottleneck = run.inter_node_bottlenecks.get(pick.id)
@@ -86,7 +80,7 @@ def recommend(run: RunAnalysis, requirements: Requirements | None = None) -> Rec
             *_by_device_count(run.candidates, choice),
             *_memory_sentences(run.candidates, choice, pick),
             *_cost_sentences(run, pick),
-            *_excluded_but_faster(choice),
+            *excluded_but_faster(choice),
             *_caveats(pick, run),
         ),
     )
@@ -125,8 +119,8 @@ def _metrics_text(selection: Selection, pick: Candidate) -> str:
     if pick.memory:
         memory = f"{'memory' if pick.memory_assumed else 'peak memory'} {pick.memory_text}"
     ends = selection_intervals(selection, pick)
-    energy = [f"{_interval_text(pick.joules, ends['joules_per_token'])} J/token"] if pick.joules else []
-    return ", ".join([f"{_interval_text(pick.speed, ends['tokens_per_s'])} tokens/s", memory, *energy])
+    energy = [f"{pick.joules.interval_text(ends['joules_per_token'])} J/token"] if pick.joules else []
+    return ", ".join([f"{pick.speed.interval_text(ends['tokens_per_s'])} tokens/s", memory, *energy])
 
 
 def selection_intervals(selection: Selection, pick: Candidate) -> dict[str, tuple[float, float] | None]:
@@ -155,95 +149,6 @@ def _interval_bounds(
     if interval.half_log_width is None:
         return None
     return interval.value * math.exp(-(below or 0.0)), interval.value * math.exp(above or 0.0)
-
-
-def _interval_text(interval: ConfidenceInterval, ends: tuple[float, float] | None) -> str:
-    if ends is None:
-        return f"{interval.text()} (spread unknown)"
-    return f"{interval.text()} ({interval.text(ends[0])} to {interval.text(ends[1])})"
-
-
-def _own_interval_text(interval: ConfidenceInterval) -> str:
-    known = interval.half_log_width is not None
-    return _interval_text(interval, (interval.low, interval.high) if known else None)
-
-
-def _no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
-    wish = selection.requirements
-    devices = format_count(wish.devices or 0, "device")
-    if not every:
-        return "No recommendation: the run has no cases."
-    if not any(one.devices == wish.devices for one in every):
-        measured = join_limited([str(size) for size in sorted({one.devices for one in every})])
-        return f"No recommendation for {devices}: the run has cases on {measured}."
-    known = [one for one, why in selection.excluded if why == "does not fit" and one.memory]
-    if known and wish.memory is not None:
-        least = min(known, key=lambda one: one.memory or 0.0)
-        return (
-            f"No measured case fits in {format_bytes(wish.memory)}: the one with the lowest memory, "
-            f"{least.name}, needs {format_bytes(least.memory or 0.0)}."
-        )
-    if noisy := [one for one in selection.provisional if one.is_noisy]:
-        was = "was" if len(noisy) == 1 else "were"
-        first = noisy[0]
-        return (
-            f"Not settled on {devices}: {len(noisy)} of {format_count(len(selection.provisional), 'case')} "
-            f"{was} measured on a noisy machine; for example {first.name}: {_without_kind(first.barred)}."
-        )
-    untried = {_reason_kind(MEASURE_IT), PENDING}
-    if selection.to_measure and {_reason_kind(why) for _, why in selection.excluded} <= untried:
-        some = format_count(len(selection.to_measure), "case")
-        return f"No recommendation for {devices}: none was measured yet; {some} may be fastest by prediction."
-    return f"No recommendation for {devices}: {_main_exclusion(selection)}."
-
-
-def _provisional_order(selection: Selection) -> list[str]:
-    """Order of the cases as measured under noise, what noise doesn't change, and the remedy."""
-    if not selection.provisional:
-        return []
-    order = [f"{one.name} {_own_interval_text(one.speed)}" for one in selection.provisional if one.speed]
-    known = [one for one in selection.provisional if one.memory]
-    least = min(known, key=lambda one: one.memory or 0.0, default=None)
-    exact = (
-        f"Noise does not change memory: {least.name} needs the least, {least.memory_text}." if least else ""
-    )
-    return [
-        "Provisional order, best first, in tokens/s with 95% intervals; noise may have changed it: "
-        f"{', '.join(order)}.",
-        *filter(None, [exact]),
-        "Stop the other processes and measure again with distbench run SUITE --repeat-noisy 3. If "
-        "some cores stay free, raise the limit with --set metrics.telemetry.max_foreign_cpu=0.5.",
-    ]
-
-
-def _main_exclusion(selection: Selection) -> str:
-    """Most frequent kind of reason against a case, its number of cases, and the first of them."""
-    reasons = [why for _, why in selection.excluded]
-    wish = selection.requirements
-    if not reasons:
-        return " ".join(
-            ["no case", *(["of", wish.work] if wish.work else []), "was measured", f"in {wish.precision}"]
-        )
-    # each differing case has its own numbers, so counts of whole sentences would not add up
-    kind, count = _most_common_kind(reasons)
-    alike = [why for why in reasons if _reason_kind(why) == kind]
-    example = alike[0] if len(set(alike)) == 1 else f"{kind}; for example: {alike[0]}"
-    return alike[0] if len(reasons) == 1 else f"{count} of {len(reasons)} cases: {example}"
-
-
-def _most_common_kind(reasons: Sequence[str]) -> tuple[str, int]:
-    """Most frequent kind of *reasons*, and its count."""
-    return Counter(map(_reason_kind, reasons)).most_common(1)[0]
-
-
-def _without_kind(reason: str) -> str:
-    """*reason* without its first words (``_reason_kind``)."""
-    return reason.partition(": ")[2] or reason
-
-
-def _reason_kind(reason: str) -> str:
-    """First words of a reason: a status, or the kind of job that judged."""
-    return reason.partition(":")[0]
 
 
 def _comparison_sentences(every: Sequence[Candidate], selection: Selection, pick: Candidate) -> list[str]:
@@ -334,7 +239,7 @@ def _device_count_text(selection: Selection, base: ConfidenceInterval | None) ->
     size, pick = selection.requirements.devices or 0, selection.pick
     if pick is None or pick.speed is None:
         noisy = selection.provisional
-        why = f"not settled, {noisy[0].name} leads under noise" if noisy else _main_exclusion(selection)
+        why = f"not settled, {noisy[0].name} leads under noise" if noisy else main_exclusion(selection)
         return f"{size}: {why}"
     text = f"{size}: {pick.name}, {pick.speed.text()} tokens/s"
     if base is None or size == 1:
@@ -404,26 +309,6 @@ def _cost_sentences(run: RunAnalysis, pick: Candidate) -> list[str]:
     return [f"{lead} {each} {cost.currency}; {tokens} take {hours} h and {whole} {cost.currency}."]
 
 
-def _excluded_but_faster(selection: Selection) -> list[str]:
-    """Reasons against faster cases; without a pick, those that its headline does not give."""
-    pick = selection.pick
-    pace = pick.speed.value if pick and pick.speed else 0.0
-    headline_kind = (
-        "" if pick or not selection.excluded else _most_common_kind([why for _, why in selection.excluded])[0]
-    )
-    faster = [
-        (one.speed.value, one)
-        for one, why in selection.excluded
-        if one.speed and one.speed.value > pace and one.barred == why and _reason_kind(why) != headline_kind
-    ]
-    by_reason = group_by(sorted(faster, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
-    return [
-        f"{join_limited([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: "
-        f"{why}."
-        for why, same in [*by_reason.items()][:_MAX_EXCLUDED]
-    ]
-
-
 def _to_measure(selection: Selection) -> list[str]:
     """Cases that may be the fastest by prediction, and how to measure them."""
     predicted_texts = [one.predicted_text for one in selection.to_measure]
@@ -434,11 +319,6 @@ def _to_measure(selection: Selection) -> list[str]:
         f"By prediction, not measured: {join_limited(predicted_texts, limit=3)} {faster}. Measure "
         f"{'it' if len(predicted_texts) == 1 else 'them'} with distbench tune --resume RUN."
     ]
-
-
-def _verb(count: int, is_faster: bool) -> str:
-    was, is_ = ("was", "is") if count == 1 else ("were", "are")
-    return f"{was} faster, but {is_}" if is_faster else is_
 
 
 def _caveats(pick: Candidate, run: RunAnalysis) -> list[str]:
