@@ -13,7 +13,7 @@ import typer
 
 from distbench import plan
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.wording.findings import (
+from distbench.analysis.wording.verdict_sentences import (
     bad_verdict_sentences,
     missing_verdict_sentences,
     unmeasured_sentences,

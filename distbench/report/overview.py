@@ -17,8 +17,10 @@ from distbench.analysis.cost import COST_PER_BILLION_TOKENS
 from distbench.analysis.parity import Footnotes
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wire_traffic import WIRE_BYTES
-from distbench.analysis.wording.findings import failure_sentences, key_findings, verdict_sentences
+from distbench.analysis.wording.failure_sentences import failure_sentences
+from distbench.analysis.wording.findings import key_findings
 from distbench.analysis.wording.recommendation import recommend
+from distbench.analysis.wording.verdict_sentences import verdict_sentences
 from distbench.core.grouping import group_by
 from distbench.core.text import one_line, shorten, wrap_text
 from distbench.core.units import format_number

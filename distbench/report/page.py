@@ -10,7 +10,8 @@ from pathlib import Path
 from distbench.analysis.case_summary import REFERENCE_LABEL, CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import flatten_facts, merge_environments
-from distbench.analysis.wording.findings import FAILURE_ADVICE, all_findings
+from distbench.analysis.wording.failure_sentences import FAILURE_ADVICE
+from distbench.analysis.wording.findings import all_findings
 from distbench.core.grouping import group_by, group_pairs
 from distbench.core.text import strip_control_characters
 from distbench.core.units import MISSING_TEXT, format_value

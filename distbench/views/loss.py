@@ -10,7 +10,7 @@ from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.training_curves import consumed_per_step
 from distbench.analysis.verdicts import LOSS_VERDICT
-from distbench.analysis.wording.findings import verdict_sentences
+from distbench.analysis.wording.verdict_sentences import verdict_sentences
 from distbench.tables.table import Field, Table, TableCell, TableRow
 from distbench.views.base import CASE_FIELDS, View, case_cells
 from distbench.views.charts.figures import CaseStyle, Chart, ChartSelection, make_figure, scatter

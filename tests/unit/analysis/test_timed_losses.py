@@ -15,12 +15,12 @@ from distbench.analysis.losses.case_losses import (
 )
 from distbench.analysis.losses.peer_groups import compare_timed_losses
 from distbench.analysis.losses.rounding_bounds import BETWEEN_STRATEGIES
-from distbench.analysis.wording.findings import (
+from distbench.analysis.wording.recommendation import recommend
+from distbench.analysis.wording.verdict_sentences import (
     bad_verdict_sentences,
     missing_verdict_sentences,
     verdict_sentences,
 )
-from distbench.analysis.wording.recommendation import recommend
 from distbench.core.case import Batch, Case, PluginChoice, PrecisionConfig
 from distbench.ipc.trial_files import DRAWS_KEY, LOSS_DTYPE_KEY, NO_DROPOUT_KEY
 from distbench.jobs.equivalence.arms import NOT_CHECKED

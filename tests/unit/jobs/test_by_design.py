@@ -10,8 +10,8 @@ import pytest
 from distbench.analysis.candidates import make_candidates, pareto_fronts
 from distbench.analysis.job_results import Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
-from distbench.analysis.wording.findings import bad_verdict_sentences
 from distbench.analysis.wording.recommendation import recommend
+from distbench.analysis.wording.verdict_sentences import bad_verdict_sentences
 from distbench.core.case import Case, PluginChoice, PrecisionConfig
 from distbench.gate.case_verdict import required_findings
 from distbench.ipc.trial_files import SKETCH_COLUMNS

@@ -11,7 +11,7 @@ import pytest
 from distbench.analysis.collectives import CollectiveBaseline, collective_results
 from distbench.analysis.communication import collective_traffic
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.wording.findings import bad_verdict_sentences
+from distbench.analysis.wording.verdict_sentences import bad_verdict_sentences
 from distbench.cli import main
 from distbench.core.case import Case
 from distbench.core.job import job_kind

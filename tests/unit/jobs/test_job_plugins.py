@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.wording.findings import bad_verdict_sentences
+from distbench.analysis.wording.verdict_sentences import bad_verdict_sentences
 from distbench.core import job, registry
 from distbench.core.case import PluginChoice
 from distbench.gate.case_verdict import required_findings

@@ -14,7 +14,7 @@ from distbench.analysis.losses.case_losses import (
     INDISTINGUISHABLE,
     SAME_LOSSES,
 )
-from distbench.analysis.wording.findings import bad_verdict_sentences, missing_verdict_sentences
+from distbench.analysis.wording.verdict_sentences import bad_verdict_sentences, missing_verdict_sentences
 from distbench.core.case import Case
 from distbench.jobs.sensitivity import SensitivityJob, SensitivitySection
 from distbench.jobs.sensitivity.results import SensitivityResults

@@ -14,7 +14,7 @@ from distbench.analysis.communication import message_bandwidths
 from distbench.analysis.ranks import notable_rank_times
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series
 from distbench.analysis.training_curves import consumed_per_step
-from distbench.analysis.wording.findings import FAILURE_ADVICE
+from distbench.analysis.wording.failure_sentences import FAILURE_ADVICE
 from distbench.core.case import Case, PrecisionConfig
 from distbench.core.measurement import TimeLimits
 from distbench.record import Record, RecordRow, Status
