@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from distbench import optimizers
 from distbench.core.case import Case
-from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.errors import UnsupportedCase as UnsupportedCase
 from distbench.core.machine import Machine
-from distbench.core.meshes import DATA_DIMENSIONS
 from distbench.strategies.cards import Card
 from distbench.strategies.description import (
     ENGINE_SETTINGS,
@@ -30,77 +26,8 @@ from distbench.strategies.description import (
     TracedStep,
 )
 from distbench.strategies.engine import Engine
-
-if TYPE_CHECKING:
-    import torch
-    from torch import distributed as dist
-
-    from distbench.workloads.base import Workload
-
-
-Batch = dict[str, "torch.Tensor"]
-"""A micro-batch: its arrays by name; the first axis is that of the samples."""
-
-
-@dataclass
-class StepContext:
-    """State of the current step on this rank, for losses that are a sum and a count."""
-
-    batches: list[Batch] = field(default_factory=list)
-    """Micro-batches of the step, until their labels are counted."""
-    factor: torch.Tensor | None = None
-    """Factor of the loss sums, once labels are counted."""
-    is_first: bool = True
-    is_without_communication: bool = False
-    """True if ranks communicate nothing in the step, not even counts."""
-    has_counts: bool = False
-    """True once a loss was a sum and a count, in this step or before."""
-    weighs_labels: bool = False
-    """True if the samples of the data have different numbers of labels."""
-
-    def begin(self, batches: Sequence[Batch]) -> None:
-        """Begin the step that trains on *batches*."""
-        self.is_first = self.is_first and self.factor is None
-        self.batches, self.factor = [*batches], None
-
-
-@dataclass(frozen=True)
-class RankContext:
-    """Everything a rank needs to build an engine: case, workload, device and rank."""
-
-    case: Case
-    workload: Workload
-    weights_file: Path
-    """File of the initial weights, the same for all strategies and world sizes."""
-    device: torch.device
-    rank: int
-    world_size: int
-    trial_folder: Path
-    """Folder of this trial and its logs, the same for all ranks; used for offloaded files."""
-    node_of_rank: Sequence[int] = ()
-    """Number of the node of each rank; empty: all are on one node."""
-    data_rank_of: Sequence[int] = ()
-    """Data-parallel rank of each rank; ranks that split one replica share it. Empty: each rank has its
-    own."""
-    random_stream: int = 0
-    """Stream of random numbers that the model draws on this rank (``MeshShape.random_stream``)."""
-    run_cache: Path | None = None
-    """Cache folder of the run, visible to rank 0, for results that one trial computes for all. It may not
-    exist yet. None: there is no such folder."""
-    store: dist.Store | None = None
-    """Store of the ranks' rendezvous; None: there is one rank, in no process group."""
-    step: StepContext = field(default_factory=StepContext, compare=False)
-    """The current step; the code that feeds batches begins it."""
-
-    @property
-    def data_parallel_size(self) -> int:
-        """Number of groups of ranks with different samples: ranks, or groups that split one replica."""
-        return len(set(self.data_rank_of)) or self.world_size
-
-    @property
-    def data_parallel_rank(self) -> int:
-        """Data-parallel rank of this rank."""
-        return self.data_rank_of[self.rank] if self.data_rank_of else self.rank
+from distbench.strategies.rank_context import Batch as Batch
+from distbench.strategies.rank_context import RankContext as RankContext
 
 
 class Strategy(ABC):
@@ -300,44 +227,11 @@ class Strategy(ABC):
         """
         return None
 
-    def traffic_as_built(
-        self, case: Case, effective: Mapping[str, Any]
-    ) -> Sequence[ExpectedCollective] | None:
-        """Expected collectives for the live engine, whose model may be partly frozen.
-
-        They follow from its settings, *effective*.
-        """
-        parameters = effective["parameters"]
-        whole = self.traffic(case, parameters)
-        trained = effective.get("trained_parameters", parameters)
-        if trained == parameters or whole is None:
-            return whole
-        moved = effective.get("reduced_parameters", trained)
-        part = self.traffic(case, moved)
-        if self.operations_on_frozen is None or part is None:
-            return None
-        pairs = zip(whole, part, strict=True)
-        # the number of calls for the trained parameters depends on the model's layers
-        return [a if a.op in self.operations_on_frozen else replace(b, calls=None) for a, b in pairs]
-
     def rank_passes(self, case: Case) -> RankPasses | None:
         """Forward and backward passes of a rank in a step; None: the strategy has no such theory."""
         sizes = self.mesh_sizes(case.world_size)
         split = sizes.get("tp", 1) * sizes.get("cp", 1)
         return RankPasses(case.batch.gradient_accumulation_steps, case.batch.micro_batch_size / split)
-
-    def loss_count_traffic(self, ranks: int) -> Sequence[ExpectedCollective]:
-        """Sum over *ranks* of the label counts of losses that are a sum and a count, once per step."""
-        if self.data_parallel_size(ranks) == 1:
-            return ()
-        sizes = {name: size for name, size in self.mesh_sizes(ranks).items() if size > 1}
-        size, stages = DTYPE_BYTES["fp64"], sizes.get("pp", 1)
-        if stages > 1:
-            # only ranks with the last stage compute a loss
-            over = [name for name in DATA_DIMENSIONS if name in sizes]
-            return [ExpectedCollective("all_reduce", size / stages, name, 1 / stages) for name in over]
-        # over all ranks, which are no single dimension if there are several
-        return [ExpectedCollective("all_reduce", size, next(iter(sizes)) if len(sizes) == 1 else None, 1)]
 
     def disk_traffic(self, case: Case, parameters: int) -> dict[str, float] | None:
         """Bytes that a rank should read from ``offload_folder`` (``read``) and write (``written``) per step.
@@ -403,6 +297,7 @@ HELPERS = (
     "description",
     "engine",
     "mesh_strategy",
+    "rank_context",
     "replicated_strategy",
     "requirements",
     "theory",

@@ -19,6 +19,7 @@ from distbench.metrics.communication.traffic import (
     LinkScope,
     scope_problem,
 )
+from distbench.strategies.theory.expected_traffic import loss_count_traffic, traffic_as_built
 
 if TYPE_CHECKING:
     from distbench.metrics.communication.collectives import CollectiveRecorder
@@ -192,13 +193,13 @@ def _bytes_in_scope(
 
 
 def _theory(context: PassContext) -> list[float | None] | NotAvailable:
-    theory = context.strategy.traffic_as_built(context.case, context.effective)
+    theory = traffic_as_built(context.strategy, context.case, context.effective)
     if theory is None:
         none = NotAvailable(f"{context.case.strategy.name} has no communication model")
         return partial_training_reason(context.effective) or none
     theory = [*theory, *engine_of(context.case).additional_traffic(context.case, context.strategy)]
     if "loss_mean" in context.effective:
-        theory = [*theory, *context.strategy.loss_count_traffic(context.case.world_size)]
+        theory = [*theory, *loss_count_traffic(context.strategy, context.case.world_size)]
     if context.rank == 0:
         context.tables["collectives_theory"] = [asdict(each) for each in theory]
     return [float(sum(each.bytes for each in theory))]

@@ -5,6 +5,7 @@ import pytest
 from distbench.record.run_folder import Run
 from distbench.strategies.ddp import DistributedDataParallel
 from distbench.strategies.fsdp import FullyShardedDataParallel
+from distbench.strategies.theory.expected_traffic import traffic_as_built
 from distbench.strategies.zero import Zero
 from support.records import case
 from support.runs import Finished, run_in
@@ -30,7 +31,7 @@ TOLD = {"parameters": WHOLE, "trained_parameters": ADAPTERS}
 
 def moved(strategy: DistributedDataParallel | FullyShardedDataParallel | Zero) -> dict[str, float]:
     """Bytes that *strategy* moves in a step of the model by theory, by operation."""
-    theory = strategy.traffic_as_built(case("ddp"), TOLD)
+    theory = traffic_as_built(strategy, case("ddp"), TOLD)
     assert theory is not None
     return {each.op: each.bytes for each in theory}
 
