@@ -27,12 +27,19 @@ _IGNORED_KEYS = (
 )
 
 
-def stored_configuration(file: Path) -> dict[str, Any]:
-    """Keys of a config.json that decide the model, without dropout.
+def stored_configuration(named: str, file: Path) -> dict[str, Any]:
+    """Keys of a config.json that decide the model, without dropout; *named* is the option that names it.
 
     Raises:
         ValueError: it can't be read, or describes no model that distbench can train.
     """
+    try:
+        return _configuration(file)
+    except ValueError as error:
+        raise ValueError(f"{named}: {error}") from error
+
+
+def _configuration(file: Path) -> dict[str, Any]:
     try:
         given = json.loads(read_bounded(file, _MAX_BYTES, follow=True))
     except FileNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import importlib.util
 from collections.abc import Iterator
@@ -76,6 +77,27 @@ def config_keys(model_type: str) -> ConfigKeys | None:
         of_all = _class_keys([base]).defaults.keys() - _class_keys(known).defaults.keys()
         return replace(_class_keys([base, *known]), shared=frozenset(of_all))
     return None
+
+
+def is_encoder(model_type: str) -> bool:
+    """True if a causal LM of *model_type* sees later tokens unless its configuration has ``is_decoder``."""
+    keys = config_keys(model_type)
+    names = keys.defaults if keys else {}
+    has_masked = "add_cross_attention" in names or model_type in model_types_for("masked-lm")
+    # the decoder of an encoder-decoder model sets it itself
+    return "is_decoder" in names and has_masked and model_type not in model_types_for("seq2seq")
+
+
+def other_tasks_text(model_type: str, task: str, types: tuple[str, ...]) -> str:
+    """Tasks that take *model_type*, or names like it that *task* takes."""
+    others = [each for each in TASKS if model_type in model_types_for(each)]
+    if others:
+        return f"is not for task: {task}; set task: {' or '.join(others)}"
+    near = ", ".join(difflib.get_close_matches(model_type, types, n=3)) or ", ".join(types[:3])
+    return (
+        f"is not a model for task: {task} in the installed transformers, which has {len(types)}, such "
+        f"as {near}; the workload 'user' with loss_function supports any module"
+    )
 
 
 def _lineage(name: str, classes: dict[str, ast.ClassDef]) -> Iterator[ast.ClassDef | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -218,13 +217,13 @@ class HuggingFace(PlannedWorkload):
                 raise ValueError(
                     "config is a path, but from_pretrained has a configuration; remove one of them"
                 )
-            return _read_configuration(f"config = {self.config!r}", Path(self.config))
+            return stored_configuration(f"config = {self.config!r}", Path(self.config))
         if self.from_pretrained is None or "model_type" in self.config:
             return {}
         named, folder = f"from_pretrained = {self.from_pretrained!r}", Path(self.from_pretrained)
         if problem := folder_problem(folder):
             raise ValueError(f"{named}: {problem}")
-        return _read_configuration(named, folder / "config.json")
+        return stored_configuration(named, folder / "config.json")
 
     def _resolved(self) -> HuggingFace:
         """The workload with the configuration of its file or folder, and no size left open."""
@@ -233,7 +232,7 @@ class HuggingFace(PlannedWorkload):
         sizes = {option: self._size(option, whole) for option in self._sizes}
         lifted = {"id2label", *(key for key, _ in self._sizes.values())} if "model_type" in whole else set()
         config = {key: value for key, value in whole.items() if key not in lifted}
-        if self.task == "causal-lm" and model_type and _is_encoder(model_type):
+        if self.task == "causal-lm" and model_type and _hf_source.is_encoder(model_type):
             # part of the case, as the model differs without it
             config.setdefault("is_decoder", True)
         changes: dict[str, Any] = {"model_type": model_type, "config": config, **sizes}
@@ -278,7 +277,7 @@ class HuggingFace(PlannedWorkload):
             return
         types = _hf_source.model_types_for(self.task)
         if types and model_type not in types:
-            yield f"model_type = {model_type!r} {_other_tasks_text(model_type, self.task, types)}"
+            yield f"model_type = {model_type!r} {_hf_source.other_tasks_text(model_type, self.task, types)}"
             return
         yield from self._key_problems(model_type)
         if self.from_pretrained is not None and given:
@@ -294,7 +293,8 @@ class HuggingFace(PlannedWorkload):
                     f"config: set {option} as an option of the workload, because the data is checked "
                     "against it"
                 )
-        if self.task == "causal-lm" and _is_encoder(model_type) and self._keys.get("is_decoder") is False:
+        is_bidirectional = self._keys.get("is_decoder") is False
+        if self.task == "causal-lm" and is_bidirectional and _hf_source.is_encoder(model_type):
             yield (
                 "config: is_decoder = false lets tokens attend to later tokens; remove it, or use task: "
                 "masked-lm"
@@ -348,31 +348,3 @@ class HuggingFace(PlannedWorkload):
             ids = self._size("vocab_size", {**self._stored_keys(), **self._keys})
             if self.mask_token_id >= ids:
                 yield f"mask_token_id = {self.mask_token_id} is not in a vocabulary of vocab_size = {ids}"
-
-
-def _read_configuration(named: str, file: Path) -> dict[str, Any]:
-    try:
-        return stored_configuration(file)
-    except ValueError as error:
-        raise ValueError(f"{named}: {error}") from error
-
-
-def _is_encoder(model_type: str) -> bool:
-    """True if a causal LM of *model_type* sees later tokens unless its configuration has ``is_decoder``."""
-    keys = _hf_source.config_keys(model_type)
-    names = keys.defaults if keys else {}
-    has_masked = "add_cross_attention" in names or model_type in _hf_source.model_types_for("masked-lm")
-    # the decoder of an encoder-decoder model sets it itself
-    return "is_decoder" in names and has_masked and model_type not in _hf_source.model_types_for("seq2seq")
-
-
-def _other_tasks_text(model_type: str, task: str, types: tuple[str, ...]) -> str:
-    """Tasks that take *model_type*, or names like it that *task* takes."""
-    others = [each for each in _hf_source.TASKS if model_type in _hf_source.model_types_for(each)]
-    if others:
-        return f"is not for task: {task}; set task: {' or '.join(others)}"
-    near = ", ".join(difflib.get_close_matches(model_type, types, n=3)) or ", ".join(types[:3])
-    return (
-        f"is not a model for task: {task} in the installed transformers, which has {len(types)}, such "
-        f"as {near}; the workload 'user' with loss_function supports any module"
-    )
