@@ -11,7 +11,8 @@ import torch
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
-from distbench.data._dataset import OPTION, DatasetError, GeneratorStates
+from distbench.data._dataset import OPTION, DatasetError
+from distbench.data._generator_states import GeneratorStates
 from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
 
 Arrays = dict[str, np.ndarray]

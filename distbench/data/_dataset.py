@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from torch.utils.data import IterableDataset
 
 from distbench.core.units import join_words
 from distbench.core.user_callables import import_callable
+from distbench.data._generator_states import GeneratorStates, seed_generators
 from distbench.data._layouts import batches_of_like_length, best_fit_packs, row_length
 from distbench.data._rows import step_generator
 
@@ -37,7 +37,7 @@ def load_dataset(name: str) -> Any:
     states = GeneratorStates()
     try:
         # a random split is the same in each process
-        _seed_generators(0)
+        seed_generators(0)
         dataset = make()
     except Exception as error:
         # user code: whatever it raises is reported with the option that named it
@@ -148,7 +148,7 @@ class RowReader(ABC):
     def _seed_row(self, *key: int) -> None:
         """Seed the global generators for the row with the *key*, if any row draws from them."""
         if self._draws:
-            _seed_generators(int(step_generator(self._seed, *key).integers(2**32)))
+            seed_generators(int(step_generator(self._seed, *key).integers(2**32)))
 
 
 @functools.cache
@@ -168,7 +168,7 @@ def row_lengths(name: str) -> np.ndarray:
         lengths = []
         for index in range(len(dataset)):
             # rows that draw have the same lengths in each process
-            _seed_generators(index)
+            seed_generators(index)
             length = row_length(_row_of(dataset, index))
             if length is None:
                 raise DatasetError(
@@ -213,32 +213,6 @@ def packed_dataset(name: str, capacity: int) -> PackedDataset:
             f"{OPTION} = {name!r}: {error}: set the length of the workload (seq_len), or shorten the row"
         ) from error
     return PackedDataset(load_dataset(name), packs)
-
-
-class GeneratorStates:
-    """States of the global generators of random, numpy and torch on the CPU."""
-
-    def __init__(self) -> None:
-        numpy_state: Any = np.random.get_state()
-        self._states = random.getstate(), numpy_state, torch.get_rng_state()
-
-    def restore(self) -> None:
-        """Set the generators to these states."""
-        random.setstate(self._states[0])
-        np.random.set_state(self._states[1])
-        torch.set_rng_state(self._states[2])
-
-    def are_current(self) -> bool:
-        """True if nothing has drawn from the generators since."""
-        (own, own_numpy, own_torch), (now, numpy_now, torch_now) = self._states, GeneratorStates()._states
-        is_equal = own == now and torch.equal(own_torch, torch_now)
-        return is_equal and own_numpy[2:] == numpy_now[2:] and np.array_equal(own_numpy[1], numpy_now[1])
-
-
-def _seed_generators(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
 
 
 class MapRows(RowReader):

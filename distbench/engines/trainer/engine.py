@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from distbench.core.errors import Mismatch
-from distbench.data._dataset import GeneratorStates
+from distbench.data._generator_states import GeneratorStates
 from distbench.engines._accelerate import (
     USE_DEEPSPEED,
     check_placement,
