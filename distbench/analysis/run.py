@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TypeVar
 
 from distbench.analysis.candidates import make_candidates, noise_by_device_count
+from distbench.analysis.case_aggregation import summarize_cases
 from distbench.analysis.case_names import short_names
-from distbench.analysis.case_summary import CaseSummary, summarize_cases
+from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.choice import Candidate, Requirements, Selection, select_case
 from distbench.analysis.cost import device_cost
 from distbench.analysis.inter_node import InterNodeBottleneck, inter_node_bottlenecks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from distbench.analysis.step_limits import Limit
+from distbench.analysis.step_limit_kinds import Limit
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.optimizers import entry_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from distbench.analysis.case_summary import REFERENCE_LABEL, THROUGHPUT, CaseSummary
-from distbench.analysis.choice import MemoryRange, memory_ranges, memory_ranges_sentence
+from distbench.analysis.memory_ranges import MemoryRange, memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.wire_traffic import WIRE_BYTES, WIRE_BYTES_THEORY
 from distbench.core.grouping import group_pairs

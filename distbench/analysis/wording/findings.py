@@ -17,7 +17,8 @@ from distbench.analysis.ranks import STRAGGLER_RATIO
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import ScalingSeries
 from distbench.analysis.script_findings import script_findings
-from distbench.analysis.step_limits import LENGTH_ADVICE, StepLimit
+from distbench.analysis.step_limit_kinds import LENGTH_ADVICE
+from distbench.analysis.step_limits import StepLimit
 from distbench.analysis.wording.conditions import condition_sentences
 from distbench.analysis.wording.failure_sentences import failure_sentences
 from distbench.analysis.wording.verdict_sentences import verdict_sentences

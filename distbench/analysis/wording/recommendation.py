@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.choice import Candidate, Goal, Requirements, Selection, select_case
 from distbench.analysis.cost import COST_COLUMNS
 from distbench.analysis.job_results import job_results
+from distbench.analysis.memory_ranges import memory_thresholds
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.statistics.intervals import ConfidenceInterval
 from distbench.analysis.wording.exclusions import (

@@ -52,7 +52,7 @@ def pick(
     as_json: JsonOption = False,
 ) -> int:
     """Recommend a strategy and say why."""
-    from distbench.analysis import choice
+    from distbench.analysis.memory_ranges import memory_thresholds
     from distbench.api.pick import pick_case
     from distbench.api.stored_runs import damage_json
     from distbench.cli.stored_runs import apply_price, load_run
@@ -74,7 +74,7 @@ def pick(
     )
     chosen, explanation = picked.selection, picked.recommendation
     if as_json:
-        said = recommendation_json(explanation, chosen, choice.memory_thresholds(run.candidates, chosen))
+        said = recommendation_json(explanation, chosen, memory_thresholds(run.candidates, chosen))
         print_json({**said, "damaged": damage_json(run)})
     else:
         headline = wrap_to_terminal(explanation.headline, 0).splitlines()

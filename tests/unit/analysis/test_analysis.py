@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from distbench.analysis.case_summary import summarize_cases
+from distbench.analysis.case_aggregation import summarize_cases
 from distbench.analysis.inter_node import NodeEfficiency, node_efficiency
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import fastest_series, scaling_series

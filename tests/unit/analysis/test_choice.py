@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from distbench.analysis.candidates import ASSUMED_CONTEXT_BYTES
-from distbench.analysis.choice import Requirements, Selection, memory_thresholds, select_case
+from distbench.analysis.choice import Requirements, Selection, select_case
+from distbench.analysis.memory_ranges import memory_thresholds
 from distbench.analysis.wording.findings import all_findings
 from distbench.analysis.wording.recommendation import recommend
 from distbench.cli import main

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from distbench.analysis.run import RunAnalysis
-from distbench.analysis.step_limits import LOSSES, StepLimit, StepTimes, limit_of, step_limit
+from distbench.analysis.step_limit_kinds import LOSSES
+from distbench.analysis.step_limits import StepLimit, StepTimes, limit_of, step_limit
 from distbench.analysis.wording.findings import all_findings, key_findings
 from distbench.core.case import PluginChoice
 from distbench.record import Record

@@ -13,7 +13,7 @@ import numpy as np
 import pynvml
 import pytest
 
-from distbench.analysis.case_summary import summarize_cases
+from distbench.analysis.case_aggregation import summarize_cases
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.scaling import scaling_series
 from distbench.analysis.wording.findings import all_findings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.step_limits import COMPUTATION_ADVICE, LOSSES
+from distbench.analysis.step_limit_kinds import COMPUTATION_ADVICE, LOSSES
 from distbench.analysis.suggested_changes import suggested_changes
 from distbench.core.machine import Machine
 from distbench.plan import make_plan

@@ -502,7 +502,7 @@ def test_the_fixture_runs_a_suite_once_for_each_way_to_change_it(run, pytester):
     test = pytester.makepyfile(
         """
         import pytest
-        from distbench.analysis.case_summary import summarize_cases
+        from distbench.analysis.case_aggregation import summarize_cases
         from distbench.core.errors import SuiteError, UsageError
 
         def asked(distbench_run, **changes):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from distbench.analysis.candidates import pareto_fronts
-from distbench.analysis.case_summary import CaseSummary, summarize_cases, trials_with
+from distbench.analysis.case_aggregation import summarize_cases
+from distbench.analysis.case_summary import CaseSummary, trials_with
 from distbench.analysis.communication import message_bandwidths
 from distbench.analysis.ranks import notable_rank_times
 from distbench.analysis.scaling import EfficiencyBreakdown, ScalingPoint, efficiency_breakdown, scaling_series

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from distbench.analysis.candidates import make_candidates
-from distbench.analysis.case_summary import summarize_cases
+from distbench.analysis.case_aggregation import summarize_cases
 from distbench.analysis.communication import CommunicationVolume, compare_volume
 from distbench.analysis.settings import setting_meaning, strategy_description
 from distbench.core import registry

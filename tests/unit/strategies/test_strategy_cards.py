@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distbench.analysis.choice import Candidate, memory_ranges, memory_ranges_sentence
+from distbench.analysis.choice import Candidate
+from distbench.analysis.memory_ranges import memory_ranges, memory_ranges_sentence
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import strategy_description
 from distbench.analysis.statistics.intervals import ConfidenceInterval
