@@ -1,4 +1,4 @@
-"""What may limit a step, from which share on it counts, and what to try next, in the keys of a suite."""
+"""Kinds of limits of a step: from which share on each counts, and what to try next, in keys of a suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a case is measured: its steps and trials, and their limits."""
+"""Measurement of a case: its steps and trials, and their limits."""
 
 import dataclasses
 from dataclasses import dataclass, field

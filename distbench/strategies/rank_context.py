@@ -1,4 +1,4 @@
-"""What a rank has when it builds an engine: its case, workload, device, place and step."""
+"""Context of a rank: the case, workload, device and place that it builds an engine of, and its step."""
 
 from __future__ import annotations
 
