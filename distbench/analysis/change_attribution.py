@@ -38,7 +38,7 @@ class ChangeAttribution:
 
     @property
     def unexplained_ratio(self) -> float:
-        """Ratio that is left of the measured one: of the code, and of what no probe sees."""
+        """Ratio that is left of the measured one: of the code, and of what the probe does not measure."""
         return self.step.value / self.machine.step.value
 
     @property
@@ -71,10 +71,12 @@ class ChangeAttribution:
     def _rest_clause(self) -> str:
         rest = self.rest
         if rest is None:
-            return f"the rest is {_percent(self.unexplained_ratio)}, of which the spread is unknown"
+            return f"{_percent(self.unexplained_ratio)} remains unexplained; its spread is unknown"
         if self.has_unexplained_change:
-            return f"the code, or what no probe sees, explains the rest, {_percents(rest)}"
-        return f"the rest, {_percents(rest)}, may be none"
+            return (
+                f"the remaining {_percents(rest)} comes from the code or from what the probe does not measure"
+            )
+        return f"the remaining {_percents(rest)} may be noise"
 
 
 Split = ChangeAttribution | str
@@ -140,7 +142,7 @@ def absence_sentences(splits: Mapping[str, Split | None]) -> list[str]:
         (one_line(split), one_line(name)) for name, split in splits.items() if isinstance(split, str)
     )
     return [
-        f"Machine and code are not told apart: {reason} ({join_limited(names)})."
+        f"The change can't be attributed to machine or code: {reason} ({join_limited(names)})."
         for reason, names in reasons.items()
     ]
 

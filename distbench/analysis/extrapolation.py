@@ -140,7 +140,7 @@ def _range_reason(row: CaseSummary) -> str:
     for column, (low, high) in _RANGES.items():
         for value in row.values[column].trials:
             if not low <= value <= high:
-                return f"its {column} is {value:g}, and those of machines are from {low:g} to {high:g}"
+                return f"its {column} = {value:g} is outside {low:g} to {high:g}: the record is damaged"
     return ""
 
 
@@ -148,7 +148,10 @@ def _plugin_reason(case: Case) -> str:
     """Reason why the plug-ins of *case* are not used: reading a run runs no code of others."""
     for kind, choice in (("strategies", case.strategy), ("workloads", case.workload), ("data", case.data)):
         if registry.decode_built_in(kind, choice) is None:
-            return f"{choice.name} is a plug-in of users, or has options of another version of distbench"
+            return (
+                f"{choice.name} is a plug-in that is not built in, or its options are from another version "
+                "of distbench"
+            )
     return ""
 
 

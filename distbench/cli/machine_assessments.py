@@ -1,4 +1,4 @@
-"""Cases that are proposed for a machine, and what speaks against them there."""
+"""Assessment of proposed cases on a machine: unsupported, too large, unknown, or fitting."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _first_launches(planned: PlannedRun) -> Iterator[dict[str, Any]]:
 
 
 def _runtime_caveat(item: PlannedCase) -> str:
-    """Describe what is known about *item* only at run time; empty: nothing, or it can't run."""
+    """Caveat on *item* that only a run resolves; empty: none, or it can't run."""
     strategy: Strategy = registry.create_plugin("strategies", item.case.strategy)
     return "" if item.problem else strategy.undetermined
 

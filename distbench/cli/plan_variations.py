@@ -25,10 +25,10 @@ from distbench.prediction.variations import (
 
 _UNITS = {"memory": "B", "inside": "B/s", "between": "B/s", "nodes": "nodes"}
 _TEXT = (
-    "WHAT IF: one figure of the machine is another: memory of a GPU, what a GPU sends inside its node or "
-    "between nodes, or the number of nodes, which share the same samples of a step. CHANGE: of TOKENS/S. "
-    "LARGEST PART: of the step. All rests on data sheets: a probe of such GPUs is what narrows STEP "
-    "(distbench probe SUITE there, then --rates RUN)."
+    "WHAT IF: one figure of the machine changed: GPU memory, a GPU's bandwidth inside its node or between "
+    "nodes, or the number of nodes for the same global batch. CHANGE: in TOKENS/S. LARGEST PART: of the "
+    "step. All values are from data sheets; to narrow STEP, run distbench probe SUITE on such GPUs and pass "
+    "--rates RUN."
 )
 
 

@@ -1,4 +1,4 @@
-"""A plan, and what is shown beside it: times, limits and peak memory."""
+"""A plan with its time estimate, limits and peak memory."""
 
 from __future__ import annotations
 

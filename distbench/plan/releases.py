@@ -68,7 +68,7 @@ TORCH_MINIMA = (
     ),
     TorchMinimum(
         "2.10",
-        "older ones have another prototype of ring attention",
+        "older releases have an incompatible prototype of ring attention",
         strategy="cp",
         options={"implementation": "ring"},
         instead="use implementation: ulysses",

@@ -1,4 +1,4 @@
-"""Layout of a case: what its strategy and options mean for the time of a step."""
+"""Step layout of a case, from its strategy and options."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _problem(case: Case, strategy: Strategy) -> str | None:
     if getattr(strategy, "quantized_weights", False) or getattr(strategy, "quantized_gradients", False):
         return "the cost of quantized communication needs a probe"
     if strategy.offload_folder:
-        return "it moves states to a disk, whose bandwidth is on no data sheet of a GPU"
+        return "its offload to disk needs the disk's bandwidth, which GPU data sheets do not give"
     if strategy.offloads:
         return "it offloads states to CPU memory: the speed of the CPU and of its memory needs a probe"
     return _setting_problem(case)
@@ -93,7 +93,7 @@ def _problem(case: Case, strategy: Strategy) -> str | None:
 def _setting_problem(case: Case) -> str | None:
     """Reason why a setting of *case* besides its strategy leaves its time unknown."""
     if case.engine != NATIVE_ENGINE:
-        return f"engine {case.engine.name}: what a framework adds to a step is on no data sheet"
+        return f"engine {case.engine.name}: data sheets do not give the overhead of a framework"
     if case.optimizer.name not in _UPDATED:
         return (
             f"the time of an update of optimizer.name = {case.optimizer.name} is unknown; "
@@ -108,7 +108,7 @@ def row_length_problem(case: Case) -> str:
     """Reason why the lengths of the rows of *case* are unknown; empty: all are alike."""
     source: DataSource = registry.create_plugin("data", case.data)
     if source.packs_rows or source.length_multiple is not None:
-        return "rows differ in length, and how much is not known before their data is read"
+        return "row lengths differ and are unknown until the data is read"
     return ""
 
 

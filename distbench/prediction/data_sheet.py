@@ -39,7 +39,7 @@ def decoder_of(case: Case) -> DecoderShape | str:
             or f"the operators of workload {case.workload.name} are not known before it runs"
         )
     if shape.experts is not None:
-        return "the time of experts depends on how evenly tokens are routed, which a run has to show"
+        return "the time of experts depends on how evenly tokens are routed, which only a run shows"
     if shape.window is not None:
         return "attention in a sliding window has no published rate"
     return DecoderShape(

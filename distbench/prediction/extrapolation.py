@@ -1,6 +1,6 @@
 """Steps of measured cases on more devices: the measured step times a ratio of two predicted ones.
 
-What a prediction has wrong in the same way at both numbers of devices is not in their ratio.
+An error that both predictions share cancels in the ratio.
 """
 
 from __future__ import annotations

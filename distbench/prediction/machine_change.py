@@ -29,7 +29,7 @@ from distbench.strategies.base import Strategy
 
 _MAX_HALF_LOG_WIDTH = 100.0
 """Half width of an interval of the logarithm beyond which it says nothing."""
-_TOO_FAR_APART = "the rates of the two probes are too far apart"
+_TOO_FAR_APART = "the rates of the two probes differ too much for an interval"
 _Key = tuple[str, ProbedGroup]
 
 
@@ -78,7 +78,7 @@ def change_by_rates(case: Case, before: ProbedRates, after: ProbedRates) -> Mach
     if isinstance(then, str):
         return then
     if then.lacks:
-        return f"{then.lacks} is not probed"
+        return f"the probe does not measure {then.lacks}"
     steps, communication_seconds = [], []
     for factor, quantile in ((computation.value, 0.0), (low, -NORMAL_95), (high, NORMAL_95)):
         now = probed_step(case, _carried(before, after, factor, quantile))

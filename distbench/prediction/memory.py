@@ -49,18 +49,18 @@ def _reason(case: Case, workload: Workload) -> str:
 
 def _setting_reason(case: Case) -> str:
     if case.engine != NATIVE_ENGINE:
-        return f"engine = {case.engine.name}: formulas are of native steps"
+        return f"engine = {case.engine.name}: peak memory is predicted for engine native only"
     if case.compile != "none":
         return f"compile = {case.compile}: a compiler decides which tensors are kept"
     if case.activation_checkpointing == "selective":
-        return "activation_checkpointing = selective: formulas have none and full"
+        return "activation_checkpointing = selective: peak memory is predicted for none and full only"
     if case.precision.float8 != "none":
         return f"precision.float8 = {case.precision.float8}: no formula for its copies"
     if case.precision.loss_scale:
         return "precision.loss_scale: no formula for steps with a loss scale"
     if case.optimizer.name not in _MODELED_OPTIMIZERS:
         names = ", ".join(_MODELED_OPTIMIZERS)
-        return f"optimizer.name = {case.optimizer.name}: formulas have the updates of {names}"
+        return f"optimizer.name = {case.optimizer.name}: peak memory is predicted for {names} only"
     return ""
 
 

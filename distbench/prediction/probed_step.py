@@ -77,11 +77,11 @@ def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
 def _refusal(case: Case, strategy: Strategy) -> str:
     """Reason why no rate of a probe tells the time of *case*; empty: there is none."""
     if case.engine != NATIVE_ENGINE:
-        return f"engine {case.engine.name}: what a framework adds to a step is not probed"
+        return f"engine {case.engine.name}: the probe does not measure the overhead of a framework"
     if strategy.intended_difference:
         return "lossy communication: its compression is not probed"
     if strategy.mesh_sizes(case.world_size).get("ep", 1) > 1:
-        return "expert parallelism: how evenly tokens are routed to ranks is not probed"
+        return "expert parallelism: the probe does not measure how evenly tokens are routed"
     return ""
 
 

@@ -41,8 +41,8 @@ def recorded_layout(rows: Iterable[Mapping[str, Any]]) -> Layout | str | None:
         layout = decode(Layout, fields, LAYOUT_TABLE)
     except (KeyError, TypeError, ValueError, RecursionError, RecordError):
         # records are untrusted
-        return "what the probe recorded of the model can't be read"
-    return layout if _is_possible(layout) else "the probe recorded a model that can't be"
+        return "the probe's record of the model can't be read"
+    return layout if _is_possible(layout) else "the probe's record of the model is inconsistent"
 
 
 def _is_possible(layout: Layout) -> bool:

@@ -125,7 +125,7 @@ def _tensor(strategy: TensorParallel, modeled: ModeledCase) -> list[LiveBytes] |
 
 def _context(strategy: ContextParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     if strategy.implementation != "ulysses":
-        return f"implementation = {strategy.implementation}: formulas have ulysses"
+        return f"implementation = {strategy.implementation}: peak memory is predicted for ulysses only"
     mesh = strategy.mesh_sizes(modeled.case.world_size)
     if strategy.sharded:
         return _sharded_by(
@@ -146,7 +146,7 @@ def _sharded(strategy: FullyShardedDataParallel, modeled: ModeledCase) -> list[L
         "reduce_each_micro_batch": not strategy.reduce_each_micro_batch,
     }
     if names := [name for name, is_changed in changed.items() if is_changed]:
-        return f"{', '.join(names)}: formulas have the default of fsdp"
+        return f"{', '.join(names)}: peak memory is predicted for the defaults of fsdp only"
     over = strategy.tensor_parallelism
     return _sharded_by(
         strategy,
@@ -199,7 +199,7 @@ def _zero(strategy: Zero, modeled: ModeledCase) -> list[LiveBytes] | str:
         overlap_comm=strategy.overlap_comm,
     )
     if strategy != plain or strategy.stage == 0:
-        return "formulas have stages 1 to 3 of ZeRO, without offload and other dimensions"
+        return "peak memory is predicted for ZeRO stages 1 to 3 without offload or other mesh dimensions"
     states, shapes = modeled.states(strategy), modeled.workload.tensor_shapes()
     if states is None or shapes is None:
         return _NO_STATES
@@ -246,9 +246,11 @@ def _pipeline(strategy: PipelineParallel, modeled: ModeledCase) -> list[LiveByte
     mesh, model = strategy.mesh_sizes(case.world_size), modeled.workload.pipeline_stages()
     if strategy.schedule not in ("GPipe", "1F1B") or strategy.split == "time":
         schedule_text = f"schedule = {strategy.schedule}, split = {strategy.split}"
-        return f"{schedule_text}: formulas have GPipe and 1F1B with a split by count or parameters"
+        return (
+            f"{schedule_text}: peak memory is predicted for GPipe and 1F1B split by count or parameters only"
+        )
     if model is None or any(mesh.get(name, 1) > 1 for name in ("dp_replicate", "dp_shard", "tp")):
-        return "mesh: formulas have a pipeline without other dimensions"
+        return "mesh: peak memory is predicted for a pipeline without other dimensions only"
     precision, parts, ranks = case.precision, strategy.micro_batches, mesh["pp"]
     compute, master = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.master]
     copy, gradient = (compute, master) if precision.compute != precision.master else (0, 0)

@@ -47,9 +47,9 @@ class Variation:
 
 
 def variations(case: Case, machine: Machine) -> Iterator[Variation]:
-    """Yield what *case* would be on machines that differ from *machine* in one figure that matters to it.
+    """Yield predictions of *case* on machines that differ from *machine* in one relevant figure.
 
-    Links matter to none whose model states do not fit.
+    Links are relevant to no case whose model states do not fit.
     """
     for size in MEMORY_SIZES:
         if size != machine.device_memory:

@@ -27,7 +27,7 @@ _TERMS: tuple[Term, ...] = ("compute", "communication", "bubble", "update", "hos
 _CAPTION = (
     "measured: as show has it. predicted: the step on the most measured devices, times the ratio of two "
     "predicted steps, with the interval that should contain 90 % of measurements. efficiency: tokens/s of a "
-    "device over those of a device of that measured case. loses to: the part of a step whose share of all "
+    "device over those of a device of that measured case. scaling loss: the part of a step whose share of "
     "device time grows most. fits: whether tensors fit into the memory of a device, by formulas."
 )
 
@@ -50,7 +50,9 @@ _FIELDS = (
     *_ends(THROUGHPUT, "its interval", "tokens/s"),
     Field("efficiency", "efficiency", "Relative to the most measured devices.", "", "higher"),
     *_ends("efficiency", "its interval", ""),
-    Field("loss_term", "loses to", "Part of a step that gains most device time.", type="varchar"),
+    Field(
+        "loss_term", "scaling loss", "Part of a step whose share of device time grows most.", type="varchar"
+    ),
     Field("loss_share", "", "What it gains, over all device time."),
     Field("fits", "fits", "yes, no or unsure.", type="varchar"),
     Field("ratio", "", "Predicted step over that on the most measured devices."),
@@ -111,7 +113,7 @@ def _measured_cells(series: ExtrapolatedSeries, row: CaseSummary) -> dict[str, A
 
 def _predicted_cells(point: ExtrapolatedPoint) -> dict[str, Any]:
     speed, loss, ratio = point.tokens_per_s, point.ratio.loss, point.ratio
-    missing = TableCell(None, reason="the fewer devices have nothing of it, or neither has")
+    missing = TableCell(None, reason="this term is 0 on the measured devices, on the others, or on both")
     return {
         "kind": "predicted",
         "step": TableCell(point.step_s.value, point.step_s.duration_text),

@@ -35,7 +35,7 @@ def split_sentences(series: CaseHistory, splits: Mapping[int, Split]) -> list[st
     return [
         f"from run {run_label(series.points[place])} on, "
         + (
-            f"machine and code are not told apart: {one_line(split)}"
+            f"the change can't be attributed to machine or code: {one_line(split)}"
             if isinstance(split, str)
             else split.sentence()
         )

@@ -29,8 +29,8 @@ RATES = TableSpec(
             "varchar",
             "forward_backward: of a micro-batch, without communication; update: of the optimizer; matmul: of "
             "two square matrices in the dtype of computation; copy: in the memory of the device; collective: "
-            "alone; collective_in_step: what one after each layer, forward and backward, adds to a training, "
-            "per call.",
+            "alone; collective_in_step: step time added per call by a collective after each layer, forward "
+            "and backward.",
         ),
         TableColumn("op", "varchar", "Collective, as nccl-tests names it; null: none."),
         TableColumn(
@@ -59,9 +59,7 @@ RATES = TableSpec(
             "collective_in_step the standard deviation of its seconds over their median.",
         ),
         TableColumn("repetitions", "bigint", "Repetitions; of collective_in_step pairs with and without it."),
-        TableColumn(
-            "reason", "varchar", "Reason why nothing was measured, or nothing identified; empty: it was."
-        ),
+        TableColumn("reason", "varchar", "Reason why the row has no usable rate; empty: it has."),
     ),
 )
 

@@ -173,7 +173,7 @@ def test_float8_multiplies_faster(tmp_path):
     ("strategy", "more", "reason"),
     [
         ("{fsdp: {cpu_offload: true}}", "", "CPU memory"),
-        ("{zero: {stage: 3, offload_optimizer: nvme, nvme_path: /tmp}}", "", "moves states to a disk"),
+        ("{zero: {stage: 3, offload_optimizer: nvme, nvme_path: /tmp}}", "", "offload to disk needs"),
         ("{ddp: {powersgd_rank: 4}}", "", "ddp+powersgd4 compresses or leaves out communication"),
         ("{ddp: {local_sgd_period: 4}}", "measure: {steps: 8}", "compresses or leaves out communication"),
         ("{zero: {hpz_partition_size: 2}}", "", "hpz_partition_size"),
@@ -189,7 +189,7 @@ def test_float8_multiplies_faster(tmp_path):
         (
             "ddp",
             "engine: [accelerate]",
-            "engine accelerate: what a framework adds to a step is on no data sheet",
+            "engine accelerate: data sheets do not give the overhead of a framework",
         ),
         ("ddp", "optimizer: muon", "optimizer.name = muon is unknown; those of adamw"),
     ],

@@ -136,7 +136,7 @@ def damaged(field: str, value: object) -> list[dict]:
 def test_a_damaged_record_gives_a_reason_and_no_number(rows):
     reason = predicted(cell("fsdp"), rows)
     assert isinstance(reason, str)
-    assert "the probe recorded" in reason
+    assert "the probe's record" in reason
 
 
 @pytest.mark.parametrize(
@@ -154,4 +154,4 @@ def test_a_damaged_record_gives_a_reason_and_no_number(rows):
 )
 def test_names_that_lead_nowhere_are_of_no_model(field, value):
     reason = predicted(cell("pp"), damaged(field, json.dumps(value)))
-    assert reason == "the probe recorded a model that can't be"
+    assert reason == "the probe's record of the model is inconsistent"

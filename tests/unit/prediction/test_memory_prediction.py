@@ -116,7 +116,7 @@ def test_of_a_gpu_the_interval_has_the_peak_with_fused_norms(tmp_path):
         ({"compile": "true"}, "compile = default"),
         (
             {"optimizer": "{name: muon}"},
-            "optimizer.name = muon: formulas have the updates of adamw, adam, sgd",
+            "optimizer.name = muon: peak memory is predicted for adamw, adam, sgd only",
         ),
         (
             {"workload": "mlp", "data": "digits"},
@@ -149,8 +149,11 @@ def test_rows_of_unequal_length_are_a_reason(tmp_path, layout, reason):
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        ("fsdp: {layers_per_unit: 2, reshard_root: true}", "reshard_root, layers_per_unit: formulas have"),
-        ("zero: {stage: 2, offload_optimizer: cpu}", "formulas have stages 1 to 3 of ZeRO"),
+        (
+            "fsdp: {layers_per_unit: 2, reshard_root: true}",
+            "reshard_root, layers_per_unit: peak memory is predicted for",
+        ),
+        ("zero: {stage: 2, offload_optimizer: cpu}", "peak memory is predicted for ZeRO stages 1 to 3"),
         ("pp: {schedule: ZBVZeroBubble}", "schedule = ZBVZeroBubble"),
         ("ddp: {sharded_optimizer: true}", "sharded_optimizer: of ddp"),
         ("cp: {implementation: ring}", "implementation = ring"),

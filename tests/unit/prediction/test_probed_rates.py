@@ -184,7 +184,7 @@ def test_a_seed_or_a_learning_rate_decides_no_rate():
 
 def test_rows_of_unknown_lengths_have_no_rates():
     packed = case(data=PluginChoice("user", {"dataset": "rows:Tokens", "packing": True}))
-    assert "rows differ in length" in str(probed_rates(packed, [probe_of(packed)]))
+    assert "row lengths differ" in str(probed_rates(packed, [probe_of(packed)]))
 
 
 def test_a_probe_of_one_node_tells_nothing_of_two():

@@ -45,8 +45,8 @@ def test_all_of_a_change_is_the_machines():
     assert split["rest"]["low"] < 1 < split["rest"]["high"]
     assert "of +100.0% time per step the machine explains +100.0% (" in text
     assert "computation +100.0%" in text and "collectives +100.0%" in text
-    assert "; the rest, +0.0% (" in text and "may be none" in text
-    assert "the machine explains" in markdown and "may be none" in markdown
+    assert "; the remaining +0.0% (" in text and "may be noise" in text
+    assert "the machine explains" in markdown and "may be noise" in markdown
 
 
 def test_none_of_a_change_is_the_machines():
@@ -55,7 +55,7 @@ def test_none_of_a_change_is_the_machines():
     split, text, markdown = compared(run(1, probe_rows()), run(1.5, code))
     assert split["machine"]["low"] < 1 < split["machine"]["high"]
     assert 1 < split["rest"]["low"] < 1.5 < split["rest"]["high"]
-    said = "the code, or what no probe sees, explains the rest, +50.0% ("
+    said = "the remaining +50.0% ("
     assert said in text
     assert said in markdown
 
@@ -65,7 +65,7 @@ def test_a_machine_that_hides_slower_code_is_told_although_the_step_is_the_same(
     split, text, _ = compared(run(1, probe_rows()), run(1, faster))
     assert split["machine"]["value"] == pytest.approx(0.5)
     assert "the machine explains -50.0%" in text
-    assert "explains the rest, +100.0%" in text
+    assert "the remaining +100.0%" in text
 
 
 def test_the_same_step_on_the_same_machine_needs_no_sentence():
@@ -87,7 +87,7 @@ def test_probes_that_tell_nothing_have_a_reason():
     assert split["machine"] is None
     reason = "the probe of the first run has no rate matmul"
     assert split["reason"] == reason
-    assert f"Machine and code are not told apart: {reason} ({DDP.name})." in text
+    assert f"The change can't be attributed to machine or code: {reason} ({DDP.name})." in text
 
 
 def test_a_single_trial_leaves_the_rest_without_an_interval():
@@ -97,7 +97,7 @@ def test_a_single_trial_leaves_the_rest_without_an_interval():
     )
     split, text, _ = compared(before, after)
     assert split["rest"] == {"value": pytest.approx(1), "low": None, "high": None}
-    assert "of which the spread is unknown" in text
+    assert "+0.0% remains unexplained; its spread is unknown" in text
 
 
 def test_differing_software_is_no_part_of_the_machine():
@@ -130,7 +130,7 @@ def probes_of(*rates: str):
 
 @pytest.mark.parametrize(
     ("rates", "said"),
-    [(MACHINE, "may be none"), (("forward_backward",), "explains the rest, +50.")],
+    [(MACHINE, "may be noise"), (("forward_backward",), "the remaining +50.")],
     ids=["machine", "code"],
 )
 def test_a_shift_over_runs_is_split_by_the_probes_beside_it(tmp_path, rates, said):
