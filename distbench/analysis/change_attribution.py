@@ -79,7 +79,7 @@ class ChangeAttribution:
         return f"the remaining {_percents(rest)} may be noise"
 
 
-Split = ChangeAttribution | str
+Attribution = ChangeAttribution | str
 """A split, or the reason why there is none."""
 
 
@@ -89,7 +89,7 @@ def attribute_change(
     before: Sequence[Record],
     after: Sequence[Record],
     environment: Iterable[str] = (),
-) -> Split | None:
+) -> Attribution | None:
     """Split of a change of *case*, given the probes among the records of two runs.
 
     None if one of the runs has no probe. *step* is the ratio of its times, *environment* the facts that
@@ -116,7 +116,7 @@ def readable_probes(records: Sequence[Record]) -> list[Record]:
     return [record for record in probes if not unreadable_reason(record.case)]
 
 
-def attribution_json(split: Split | None) -> dict[str, Any] | None:
+def attribution_json(split: Attribution | None) -> dict[str, Any] | None:
     """*split* as plain JSON types, with a reason in place of numbers; null: there are not two probes."""
     if split is None:
         return None
@@ -136,7 +136,7 @@ def attribution_json(split: Split | None) -> dict[str, Any] | None:
     }
 
 
-def absence_sentences(splits: Mapping[str, Split | None]) -> list[str]:
+def absence_sentences(splits: Mapping[str, Attribution | None]) -> list[str]:
     """Sentence for each reason why cases, by their names, have no split although both runs have a probe."""
     reasons = group_pairs(
         (one_line(split), one_line(name)) for name, split in splits.items() if isinstance(split, str)

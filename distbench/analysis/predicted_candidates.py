@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from distbench.analysis.case_summary import PENDING, CaseSummary
 from distbench.analysis.choice import MEASURE_IT, Candidate
-from distbench.analysis.prospects import Prospect, corrected_speed, may_be_fastest
+from distbench.analysis.prospects import TuningCase, corrected_speed, may_be_fastest
 from distbench.core.grouping import group_by
 from distbench.core.units import format_number
 from distbench.prediction import PredictedValue
@@ -40,14 +40,14 @@ def with_predictions(
     return [marked.get(one.id, one) for one in candidates]
 
 
-def _prospect(one: Candidate, row: CaseSummary, found: CasePrediction | None) -> Prospect:
+def _prospect(one: Candidate, row: CaseSummary, found: CasePrediction | None) -> TuningCase:
     # what can't be recommended is no reason to leave out others
     measured = one.speed.value if one.speed and (one.is_noisy or not one.barred) else None
     # a suite may ask for no trials at all
     trials = 0 if row.status == PENDING else 1
     if found is None or isinstance(found.step, str):
-        return Prospect(row.case, None, measured=measured, trials=trials)
-    return Prospect(row.case, found.tokens_per_s, bool(found.step.lacks), measured, trials)
+        return TuningCase(row.case, None, measured=measured, trials=trials)
+    return TuningCase(row.case, found.tokens_per_s, bool(found.step.lacks), measured, trials)
 
 
 def _marked(one: Candidate, speed: PredictedValue, is_bound: bool, found: CasePrediction) -> Candidate:

@@ -29,7 +29,7 @@ _LEAST_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
-class Prospect:
+class TuningCase:
     """A case that may be the fastest."""
 
     case: Case
@@ -55,12 +55,12 @@ class Prospect:
         return self.predicted.value if self.predicted else math.inf
 
 
-def promising_cases(prospects: Sequence[Prospect]) -> list[Case]:
+def promising_cases(prospects: Sequence[TuningCase]) -> list[Case]:
     """Cases without a trial that may win, the most promising of each place; none: the others can't."""
     return [case for place in _places(prospects) for case in _untried(place)]
 
 
-def unsettled_cases(prospects: Sequence[Prospect], measure: MeasureConfig) -> list[Case]:
+def unsettled_cases(prospects: Sequence[TuningCase], measure: MeasureConfig) -> list[Case]:
     """Cases close to the fastest one with fewer quiet trials than *measure* asks for, and others without any.
 
     A case that was only measured under noise leaves open whether another one is the fastest.
@@ -74,38 +74,38 @@ def unsettled_cases(prospects: Sequence[Prospect], measure: MeasureConfig) -> li
     ]
 
 
-def _asked_trials(one: Prospect, place: Sequence[Prospect], measure: MeasureConfig) -> int:
+def _asked_trials(one: TuningCase, place: Sequence[TuningCase], measure: MeasureConfig) -> int:
     is_close = (one.measured or 0.0) * (1 + CLOSE) >= _fastest(place)
     return measure.trials if is_close else 1
 
 
-def _places(prospects: Sequence[Prospect]) -> list[list[Prospect]]:
+def _places(prospects: Sequence[TuningCase]) -> list[list[TuningCase]]:
     return [*group_by(prospects, lambda one: one.place).values()]
 
 
-def _fastest(place: Sequence[Prospect]) -> float:
+def _fastest(place: Sequence[TuningCase]) -> float:
     return max((one.measured for one in place if one.measured), default=0.0)
 
 
-def may_be_fastest(one: Prospect, place: Sequence[Prospect]) -> bool:
+def may_be_fastest(one: TuningCase, place: Sequence[TuningCase]) -> bool:
     """True if *one* has no trial, and may be faster than the measured cases of its *place*."""
     return not one.trials and highest_speed(one, place) > _fastest(place) * (1 + SETTLED_MARGIN)
 
 
-def _untried(place: Sequence[Prospect]) -> list[Case]:
+def _untried(place: Sequence[TuningCase]) -> list[Case]:
     promising = [one for one in place if may_be_fastest(one, place)]
     # of equal ones, the first in the suite
     best = sorted(promising, key=lambda one: -one.expected)
     return [one.case for one in best[:CASES_PER_ROUND]]
 
 
-def highest_speed(one: Prospect, place: Sequence[Prospect]) -> float:
+def highest_speed(one: TuningCase, place: Sequence[TuningCase]) -> float:
     """Tokens per second that *one* may reach, given the measured cases of its *place*; infinite: unknown."""
     corrected = corrected_speed(one, place)
     return corrected.high if corrected else math.inf
 
 
-def corrected_speed(one: Prospect, place: Sequence[Prospect]) -> PredictedValue | None:
+def corrected_speed(one: TuningCase, place: Sequence[TuningCase]) -> PredictedValue | None:
     """Predicted tokens per second of *one*, corrected by the measured cases of its *place*; None: unknown."""
     if one.predicted is None:
         return None

@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 from distbench.analysis.case_summary import THROUGHPUT
-from distbench.analysis.change_attribution import Split, attribute_change
+from distbench.analysis.change_attribution import Attribution, attribute_change
 from distbench.analysis.comparison import STEP
 from distbench.analysis.history import CaseHistory, HistoryRun, LevelSegment
 from distbench.analysis.statistics.change_points import LevelShift
 from distbench.analysis.statistics.intervals import CONFIDENCE, ConfidenceInterval
 
 
-def shift_attributions(series: CaseHistory, runs: Sequence[HistoryRun]) -> dict[int, Split]:
+def shift_attributions(series: CaseHistory, runs: Sequence[HistoryRun]) -> dict[int, Attribution]:
     """Split of the step's change at each shift of *series*, by the index of the first point after it.
 
     Of the *runs*, those with the nearest probe before and after the shift count; a shift without both has no
@@ -25,7 +25,7 @@ def shift_attributions(series: CaseHistory, runs: Sequence[HistoryRun]) -> dict[
     return dict(sorted((place, split) for place, split in found if split is not None))
 
 
-def _split(series: CaseHistory, runs: Sequence[HistoryRun], shift: LevelShift) -> Split | None:
+def _split(series: CaseHistory, runs: Sequence[HistoryRun], shift: LevelShift) -> Attribution | None:
     left = next(level for level in series.segments if level.end == shift.place)
     right = next(level for level in series.segments if level.start == shift.place)
     probed = {(run.run_id, run.created): run for run in runs if run.probes}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from distbench.analysis.case_summary import THROUGHPUT, CaseSummary
 from distbench.analysis.choice import Candidate
-from distbench.analysis.prospects import Prospect, promising_cases, unsettled_cases
+from distbench.analysis.prospects import TuningCase, promising_cases, unsettled_cases
 from distbench.analysis.run import RunAnalysis
 from distbench.core.case import Case
 from distbench.core.measurement import MeasureConfig
@@ -49,7 +49,7 @@ class TuningRounds:
             self._note(f"left out, by prediction larger than {room} (--memory)", too_large)
         return []
 
-    def prospects(self, run: RunAnalysis) -> tuple[list[Prospect], list[Case]]:
+    def prospects(self, run: RunAnalysis) -> tuple[list[TuningCase], list[Case]]:
         """Cases of *run* that can run here, and those among them that by prediction need too much memory."""
         trials = Counter(
             record.case_id for record in run.timed_records if record.status is not Status.CANCELLED
@@ -65,16 +65,16 @@ class TuningRounds:
 
     def _prospect(
         self, row: CaseSummary, candidate: Candidate, found: CasePrediction | None, trials: int
-    ) -> Prospect:
+    ) -> TuningCase:
         speed = row.values.get(THROUGHPUT)
         fits = self._memory is None or candidate.memory is None or candidate.memory <= self._memory
         # what can't be recommended is no reason to leave out others
         is_eligible = fits and (candidate.is_noisy or not candidate.barred)
         measured = speed.value if speed and row.measured and is_eligible else None
         if found is None or isinstance(found.step, str):
-            return Prospect(row.case, None, False, measured, trials, row.trials - row.degraded_trials)
+            return TuningCase(row.case, None, False, measured, trials, row.trials - row.degraded_trials)
         quiet, is_bound = row.trials - row.degraded_trials, bool(found.step.lacks)
-        return Prospect(row.case, found.tokens_per_s, is_bound, measured, trials, quiet)
+        return TuningCase(row.case, found.tokens_per_s, is_bound, measured, trials, quiet)
 
     def _is_too_large(self, found: CasePrediction | None) -> bool:
         if self._memory is None or found is None or isinstance(found.memory, str):

@@ -33,7 +33,7 @@ class CaseAssessment:
     """True if it fits with all that comes on top."""
 
 
-def judge(text: str, machine: Machine) -> Iterator[CaseAssessment]:
+def assess_cases(text: str, machine: Machine) -> Iterator[CaseAssessment]:
     """Yield the cases of the suite *text*, each with what speaks against it on *machine*."""
     for item in make_plan(parse_suite_text(text), machine).cases:
         case = item.case

@@ -12,8 +12,8 @@ from typing import Any
 
 from distbench.cli.machine_assessments import (
     CaseAssessment,
+    assess_cases,
     assessments_of,
-    judge,
     without_needless_recomputation,
 )
 from distbench.cli.machine_proposals import (
@@ -62,7 +62,7 @@ def render_machine_suite(answers: SuiteAnswers, on: str, machine: Machine, file:
     decoder = model.decoder_dimensions
     proposals = list(propose(machine, math.gcd(decoder.heads, decoder.kv_heads), sizes, answers.goal))
     draft = _Draft(replace(answers, model=model.preset), on, machine, file, sizes)
-    judged = [*judge(draft.render(proposals, []), machine)]
+    judged = [*assess_cases(draft.render(proposals, []), machine)]
     if answers.goal == "throughput":
         judged = [*without_needless_recomputation(judged)]
     fitting = [each for each in proposals if not all(case.refusal for case in assessments_of(each, judged))]

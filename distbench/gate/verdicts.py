@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from distbench.analysis.change_attribution import Split, attribution_json
+from distbench.analysis.change_attribution import Attribution, attribution_json
 from distbench.gate.wording import COST_WORDS, describe_change
 from distbench.run import StopReason
 
@@ -75,7 +75,7 @@ class CaseVerdict:
     minutes_per_pair: float = 0.0
     first: tuple[MetricFinding, ...] = ()
     """Findings of the first series, if a second was run to confirm them."""
-    split: Split | None = None
+    split: Attribution | None = None
     """What the machine explains of a changed step, or why that is unknown; None: not two probes."""
 
     @property

@@ -11,7 +11,7 @@ _DIVIDED = {"pp": "stages", "cp": "parts of rows", "tp": "parts of layers", "ep"
 """Dimension of a mesh whose ranks exchange activations -> what each has."""
 
 
-def layout_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
+def variable_length_problem(case: Case, strategy: Strategy, workload: Workload) -> str | None:
     """Reason why *case* can't train on rows as its data lays them out; None if it can."""
     source: DataSource = registry.create_plugin("data", case.data)
     if source.packs_rows:
@@ -34,7 +34,7 @@ def _packing_problem(case: Case, strategy: Strategy, workload: Workload) -> str 
         )
     if getattr(strategy, "sequence_parallel", False):
         return f"packing: with sequence_parallel ranks have parts of rows; set it to false, or {instead}"
-    if problem := workload.layout_problem():
+    if problem := workload.variable_length_problem():
         return f"packing would change the training ({problem}); {instead}"
     return None
 
@@ -56,6 +56,6 @@ def _length_problem(case: Case, strategy: Strategy, workload: Workload) -> str |
             "padding: longest makes micro-batches of different lengths, for which torch.compile would "
             f"compile again in timed steps; {instead}, or compile: false"
         )
-    if problem := workload.layout_problem():
+    if problem := workload.variable_length_problem():
         return f"padding: longest would change the training ({problem}); {instead}"
     return None

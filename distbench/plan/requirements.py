@@ -10,7 +10,7 @@ from distbench.core.dtypes import FLOAT8_ALIGNMENT
 from distbench.core.machine import Machine, parse_release
 from distbench.data.base import DataSource
 from distbench.engines.base import engine_of
-from distbench.plan.length_requirements import layout_problem
+from distbench.plan.length_requirements import variable_length_problem
 from distbench.plan.memory_capacity import memory_capacity
 from distbench.plan.releases import torch_problem
 from distbench.strategies.base import Strategy
@@ -39,7 +39,7 @@ def missing_requirement(case: Case, strategy: Strategy, workload: Workload, mach
         or _compile_problem(case, machine)
         or _loader_problem(case)
         or _dtype_problem(case, machine)
-        or layout_problem(case, strategy, workload)
+        or variable_length_problem(case, strategy, workload)
         or _float8_problem(case, machine, _tokens_multiple(case, workload))
         or strategy.problem(case, machine)
         or engine.problem(case, strategy)

@@ -37,7 +37,7 @@ def kernels_of(case: Case) -> Kernels:
     return EAGER if case.compile == "none" else COMPILED
 
 
-def layout_of(case: Case, strategy: Strategy) -> StepLayout | str:
+def step_layout(case: Case, strategy: Strategy) -> StepLayout | str:
     """Layout of *case* with *strategy*, or the reason why its time can't follow from a data sheet."""
     if reason := _problem(case, strategy):
         return reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.machine import Machine
-from distbench.prediction.case_layout import kernels_of, layout_of
+from distbench.prediction.case_layout import kernels_of, step_layout
 from distbench.prediction.decoder import DecoderShape
 from distbench.prediction.estimates import StepPrediction
 from distbench.prediction.hardware import hardware_of
@@ -23,7 +23,7 @@ def data_sheet_step(case: Case, machine: Machine) -> StepPrediction | str:
     if isinstance(decoder, str):
         return decoder
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
-    layout = layout_of(case, strategy)
+    layout = step_layout(case, strategy)
     if isinstance(layout, str):
         return layout
     return predicted_step(decoder, layout, hardware, kernels_of(case))

@@ -17,7 +17,7 @@ from distbench.prediction.case_layout import row_length_problem
 from distbench.prediction.recorded_layouts import LAYOUT_TABLE, recorded_layout
 from distbench.record import Record, Status
 from distbench.workloads.base import workload_of
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 
 PROBE = "probe"
 """Kind of job that measures rates."""
@@ -96,7 +96,7 @@ class ProbedRates:
     """The same between the layers of a model: what it adds to a step."""
     computation: Mapping[str, DurationCurve] = field(default_factory=dict)
     """``matmul`` and ``copy``, as far as they were measured, by bytes: no code of a model enters them."""
-    layout: Layout | str | None = None
+    layout: ModelLayout | str | None = None
     """Model of a workload without formulas, as the ranks read it, or the reason why they could not."""
 
     def group(self, mesh: Mapping[str, int], dimension: str | None, world_size: int) -> ProbedGroup:

@@ -21,7 +21,7 @@ from distbench.prediction.recorded_layouts import with_model_layout
 from distbench.strategies.base import Strategy
 from distbench.strategies.description import ExpectedCollective
 from distbench.workloads.base import workload_of
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 
 _LEAST_RELATIVE_SD, _LEAST_WITH_TENSORS_SPLIT = 0.1, 0.2
 """Standard deviations that no prediction is below, whatever the spread of its rates: by the errors of 22
@@ -39,7 +39,7 @@ def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
     strategy: Strategy = registry.create_plugin("strategies", case.strategy)
     if reason := _refusal(case, strategy):
         return reason
-    if isinstance(rates.layout, Layout):
+    if isinstance(rates.layout, ModelLayout):
         case = with_model_layout(case, rates.layout)
     parameters, passes = workload_of(case).parameters(), strategy.rank_passes(case)
     if parameters is None:
@@ -85,9 +85,9 @@ def _refusal(case: Case, strategy: Strategy) -> str:
     return ""
 
 
-def _unknown_size(layout: Layout | str | None) -> str:
+def _unknown_size(layout: ModelLayout | str | None) -> str:
     """Reason why the size of a model is unknown whose *layout* a probe recorded, or did not."""
-    if isinstance(layout, Layout):
+    if isinstance(layout, ModelLayout):
         frozen = f"{len(layout.frozen)} of {len(layout.parameters)} parameter tensors"
         return f"{frozen} are not trained, and theory has no such models"
     return layout or "the size of the model is known only to its own code"

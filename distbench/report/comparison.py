@@ -10,8 +10,8 @@ from typing import Any
 
 from distbench.analysis.case_names import short_names
 from distbench.analysis.change_attribution import (
+    Attribution,
     ChangeAttribution,
-    Split,
     absence_sentences,
     attribute_change,
     attribution_json,
@@ -72,7 +72,7 @@ class RunComparison:
     """Kind of job -> comparison of its own records, if both runs have some."""
     work_differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Settings that make the runs different work -> their values; then cases are matched by strategy."""
-    splits: Mapping[str, Split | None] = field(default_factory=dict)
+    splits: Mapping[str, Attribution | None] = field(default_factory=dict)
     """Case id -> its change of a step, split by the probes of both runs; None: they do not have two."""
     is_same: bool = False
     """True if both are the same run."""
@@ -99,7 +99,7 @@ def compare_runs(
 
 def _splits(
     before: RunAnalysis, after: RunAnalysis, pairs: Sequence[CasePair], environment: Iterable[str]
-) -> dict[str, Split | None]:
+) -> dict[str, Attribution | None]:
     """Split of the step's change of each case that has one, by case id."""
     return {
         pair.id: attribute_change(pair.after.case, change.ratio, before.records, after.records, environment)

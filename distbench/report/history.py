@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from distbench.analysis.case_names import short_names
-from distbench.analysis.change_attribution import Split, attribution_json
+from distbench.analysis.change_attribution import Attribution, attribution_json
 from distbench.analysis.cumulative_change import CumulativeChange, cumulative_change
 from distbench.analysis.history import CaseHistory, HistoryRun, case_histories
 from distbench.analysis.shift_attributions import shift_attributions
@@ -64,7 +64,7 @@ class MetricHistory:
         )
 
     @cached_property
-    def splits(self) -> dict[str, dict[int, Split]]:
+    def splits(self) -> dict[str, dict[int, Attribution]]:
         """Case id -> index of the first point after a shift -> its split by the probes of these runs."""
         return {each.case.id: shift_attributions(each, self.runs) for each in self.histories}
 
@@ -179,7 +179,7 @@ def history_json(history: MetricHistory) -> dict[str, Any]:
 
 
 def _series_json(
-    series: CaseHistory, since: CumulativeChange | None, splits: Mapping[int, Split]
+    series: CaseHistory, since: CumulativeChange | None, splits: Mapping[int, Attribution]
 ) -> dict[str, Any]:
     return {
         "case": series.case.name,

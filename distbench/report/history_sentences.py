@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from distbench.analysis.change_attribution import Split
+from distbench.analysis.change_attribution import Attribution
 from distbench.analysis.cumulative_change import CumulativeChange
 from distbench.analysis.history import CaseHistory, EnvironmentChange, HistoryPoint
 from distbench.analysis.statistics.change_points import MIN_POINTS, LevelShift
@@ -27,7 +27,7 @@ def shift_sentences(series: CaseHistory) -> list[str]:
     ]
 
 
-def split_sentences(series: CaseHistory, splits: Mapping[int, Split]) -> list[str]:
+def split_sentences(series: CaseHistory, splits: Mapping[int, Attribution]) -> list[str]:
     """Sentence for each shift that runs with a probe are on both sides of, without the name of the case.
 
     *splits* are by the index of the first point after the shift.

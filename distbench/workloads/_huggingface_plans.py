@@ -22,7 +22,7 @@ _SEQUENCE = "transformers computes positions and masks as if the positions of a 
 
 
 def plan_fields(module: nn.Module) -> dict[str, Any]:
-    """Fields of ``Layout`` from the configuration of *module*, a causal LM."""
+    """Fields of ``ModelLayout`` from the configuration of *module*, a causal LM."""
     model: Any = module.model
     config = model.config.get_text_config()
     name = type(config).__name__

@@ -14,13 +14,13 @@ from distbench.core import registry
 from distbench.core.case import PluginChoice
 from distbench.workloads import weights
 from distbench.workloads._stage import activation_shape
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 
 if TYPE_CHECKING:
     from distbench.workloads._planned_workload import PlannedWorkload
 
 
-def read(request: str) -> Layout:
+def read(request: str) -> ModelLayout:
     """Layout of the model of the workload in *request*, the JSON of a ``PluginChoice``."""
     workload: PlannedWorkload = registry.create_plugin("workloads", PluginChoice(**json.loads(request)))
     # the random numbers of a rank stay as without this
@@ -35,7 +35,7 @@ def read(request: str) -> Layout:
             tied[name] = known
         else:
             first[id(parameter)], shapes[name] = name, tuple(parameter.shape)
-    layout = Layout(
+    layout = ModelLayout(
         parameters=shapes,
         tied=tied,
         linear=tuple(name for name, part in module.named_modules() if type(part) is nn.Linear),
@@ -47,7 +47,7 @@ def read(request: str) -> Layout:
     return layout if layout.uncut else _with_pipeline_cut(workload, module, layout)
 
 
-def _with_pipeline_cut(workload: PlannedWorkload, module: nn.Module, layout: Layout) -> Layout:
+def _with_pipeline_cut(workload: PlannedWorkload, module: nn.Module, layout: ModelLayout) -> ModelLayout:
     """*layout* with the fields for a pipeline, or the reason why there can be none."""
     try:
         cut = workload.pipeline_cut(module)

@@ -11,7 +11,7 @@ from distbench.core.case import PluginChoice
 from distbench.workloads import _plans
 from distbench.workloads.base import Workload
 from distbench.workloads.layer_shapes import LayerShapes
-from distbench.workloads.layouts import Layout, layout_of
+from distbench.workloads.layouts import ModelLayout, model_layout
 from distbench.workloads.module_calls import ModuleCall, nested_calls
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
@@ -26,7 +26,7 @@ class PlannedWorkload(Workload):
     """A workload whose plans are looked up in its model."""
 
     def plan_fields(self, module: nn.Module) -> dict[str, Any]:
-        """Fields of ``Layout`` about the splits of *module*, which is on the meta device if possible."""
+        """Fields of ``ModelLayout`` about the splits of *module*, which is on the meta device if possible."""
         raise NotImplementedError
 
     def pipeline_cut(self, module: nn.Module) -> PipelineCut:
@@ -34,10 +34,10 @@ class PlannedWorkload(Workload):
         raise NotImplementedError
 
     reads_layout = True
-    known_layout: Layout | None = None
+    known_layout: ModelLayout | None = None
     """Layout that ranks have read; None: another process has to."""
 
-    def with_layout(self, layout: Layout) -> Workload:
+    def with_layout(self, layout: ModelLayout) -> Workload:
         known = copy.copy(self)
         # frozen, and not an option
         object.__setattr__(known, "known_layout", layout)
@@ -73,8 +73,8 @@ class PlannedWorkload(Workload):
 
         return make_stage(module, self.pipeline_cut(module), layers, self.shape)
 
-    def _layout(self) -> Layout:
-        return self.known_layout or layout_of(self._choice())
+    def _layout(self) -> ModelLayout:
+        return self.known_layout or model_layout(self._choice())
 
     def _choice(self) -> PluginChoice:
         options = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[arg-type]

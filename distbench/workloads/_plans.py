@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from distbench.core.units import join_words
 from distbench.data.base import DataShape
 from distbench.workloads.layer_shapes import LayerShapes
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 from distbench.workloads.splits import TensorSplits
 from distbench.workloads.stages import PipelineStages
 
@@ -32,7 +32,7 @@ _KNOWN_STYLES = (
 )
 
 
-def tensor_splits(layout: Layout, shape: DataShape) -> TensorSplits:
+def tensor_splits(layout: ModelLayout, shape: DataShape) -> TensorSplits:
     """Tensor-parallel split of a model with *layout*, or the reason why there is none."""
     never = layout.unsplit or "; ".join(_style_problems(layout))
     if never:
@@ -74,7 +74,7 @@ def tensor_splits(layout: Layout, shape: DataShape) -> TensorSplits:
     )
 
 
-def pipeline_stages(layout: Layout, shape: DataShape) -> PipelineStages:
+def pipeline_stages(layout: ModelLayout, shape: DataShape) -> PipelineStages:
     """Pipeline split of a model with *layout*, or the reason why there is none."""
     never = layout.uncut or "; ".join(_stage_problems(layout))
     if never:
@@ -99,7 +99,7 @@ def pipeline_stages(layout: Layout, shape: DataShape) -> PipelineStages:
     )
 
 
-def layer_shapes(layout: Layout) -> LayerShapes:
+def layer_shapes(layout: ModelLayout) -> LayerShapes:
     """Shapes of the parameters of a model with *layout*, by layer."""
     model = LayerShapes([], [[] for _ in layout.layers], [])
     numbers = {layer: number for number, layer in enumerate(layout.layers)}
@@ -112,7 +112,7 @@ def layer_shapes(layout: Layout) -> LayerShapes:
     return model
 
 
-def _stage_problems(layout: Layout) -> Iterator[str]:
+def _stage_problems(layout: ModelLayout) -> Iterator[str]:
     """Yield problems with parameters that no single stage of *layout* has, by its plan."""
     places = [layout.before, *((layer,) for layer in layout.layers), layout.after]
     of = {
@@ -129,7 +129,7 @@ def _stage_problems(layout: Layout) -> Iterator[str]:
             )
 
 
-def _style_problems(layout: Layout) -> Iterator[str]:
+def _style_problems(layout: ModelLayout) -> Iterator[str]:
     """Yield problems with the tensor plan of *layout* that distbench can't handle."""
     plan = {name: style for name, style in layout.tensor_plan.items() if style not in _KNOWN_STYLES}
     if plan:
@@ -154,7 +154,7 @@ def _style_problems(layout: Layout) -> Iterator[str]:
         yield f"its plan does not say how to split {name}, or that it is {REPLICATE}"
 
 
-def _unmentioned_modules(layout: Layout) -> Iterator[str]:
+def _unmentioned_modules(layout: ModelLayout) -> Iterator[str]:
     """Yield modules that the plan omits, except norms and embeddings that are not beside its splits."""
     named = {name for style in _KNOWN_STYLES for name in _modules_of_style(layout, style)}
     beside = {_parent(name) for name in _modules_of_style(layout, COLWISE)}
@@ -177,7 +177,7 @@ def _unsupported_splits(reason: str) -> TensorSplits:
     )  # fmt: skip
 
 
-def _divisible_sizes(layout: Layout, cut: Iterable[str], embedding: str, head: str) -> dict[str, int]:
+def _divisible_sizes(layout: ModelLayout, cut: Iterable[str], embedding: str, head: str) -> dict[str, int]:
     """Sizes that the number of devices must divide, by option, or by layer if no option sets it."""
     counts = dict(layout.sizes)
     rows = _modules_of_style(layout, ROWWISE)
@@ -193,28 +193,28 @@ def _divisible_sizes(layout: Layout, cut: Iterable[str], embedding: str, head: s
     return counts
 
 
-def _weight_name(layout: Layout, module: str) -> str:
+def _weight_name(layout: ModelLayout, module: str) -> str:
     """First name of the weight of *module*."""
     return layout.tied.get(f"{module}.weight", f"{module}.weight")
 
 
-def _option_of_size(layout: Layout, size: int) -> str:
+def _option_of_size(layout: ModelLayout, size: int) -> str:
     """The option that sets *size*; empty: none is known."""
     return next((option for option, known in layout.options.items() if known == size), "")
 
 
-def _modules_of_style(layout: Layout, style: str) -> list[str]:
+def _modules_of_style(layout: ModelLayout, style: str) -> list[str]:
     """Modules of the model that its plan splits in that *style*."""
     patterns = [name for name, known in layout.tensor_plan.items() if known == style]
     return [owner for owner in _owners(layout) if any(fnmatch.fnmatchcase(owner, each) for each in patterns)]
 
 
-def _owners(layout: Layout) -> list[str]:
+def _owners(layout: ModelLayout) -> list[str]:
     """Modules that have parameters of their own."""
     return list(dict.fromkeys(_parent(name) for name in (*layout.parameters, *layout.tied)))
 
 
-def _elements(layout: Layout, modules: Iterable[str]) -> int:
+def _elements(layout: ModelLayout, modules: Iterable[str]) -> int:
     """Number of parameters inside *modules*."""
     inside = [*modules]
     return sum(math.prod(shape) for name, shape in layout.parameters.items() if _is_in(name, inside))

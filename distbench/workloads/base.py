@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from distbench.core import registry
 from distbench.data.base import IGNORE_INDEX, POSITION_IDS, DataShape
 from distbench.workloads.layer_shapes import LayerShapes
-from distbench.workloads.layouts import Layout, WorkloadWithLayout
+from distbench.workloads.layouts import ModelLayout, WorkloadWithLayout
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class Workload(ABC):
     default_data: ClassVar[str] = "text"
     """Data source if a suite names none, whatever the options."""
     reads_layout: ClassVar[bool] = False
-    """True if ``layout_of`` reads its model, and ``with_layout`` takes what it read."""
+    """True if ``model_layout`` reads its model, and ``with_layout`` takes what it read."""
     has_biases: ClassVar[bool | None] = None
     """True if each matrix of ``tensor_shapes`` is followed by its bias, False if none is; None: not told."""
     on_meta: ClassVar[bool] = True
@@ -86,7 +86,7 @@ class Workload(ABC):
         module = type(self).__module__
         return () if module.startswith("distbench.") else (module,)
 
-    def with_layout(self, layout: Layout) -> Workload:
+    def with_layout(self, layout: ModelLayout) -> Workload:
         """The workload with the *layout* of its model, which ranks have read, for theory."""
         return self
 
@@ -134,7 +134,7 @@ class Workload(ABC):
         """The workload for samples of *length* tokens; None: it is unknown how it depends on that."""
         return None
 
-    def layout_problem(self) -> str | None:
+    def variable_length_problem(self) -> str | None:
         """Reason why its loss depends on how tokens are laid out in rows; None if it does not.
 
         Then rows can neither be filled up to the longest of a micro-batch nor packed.

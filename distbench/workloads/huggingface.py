@@ -136,7 +136,7 @@ class HuggingFace(PlannedWorkload):
     def with_length(self, length: int) -> HuggingFace:
         return replace(self, seq_len=length)
 
-    def layout_problem(self) -> str | None:
+    def variable_length_problem(self) -> str | None:
         is_balanced = self.problem() is None and self._resolved()._keys.get("output_router_logits")
         return "output_router_logits: the balancing loss is one of whole rows" if is_balanced else None
 

@@ -37,7 +37,7 @@ _MAX_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """Names and sizes of a model's modules; names of layers contain their numbers."""
 
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -82,33 +82,33 @@ class Layout:
 class WorkloadWithLayout(PluginChoice):
     """A workload whose model ranks have read."""
 
-    layout: Layout = field(default_factory=Layout)
+    layout: ModelLayout = field(default_factory=ModelLayout)
 
 
-def layout_of(workload: PluginChoice) -> Layout:
+def model_layout(workload: PluginChoice) -> ModelLayout:
     """Layout of the model of *workload*; if it can't be read, the reason takes the place of its plans."""
     # not sorted: the order of a plan matters
     return _read(json.dumps(asdict(workload)))
 
 
 @functools.cache
-def _read(request: str) -> Layout:
+def _read(request: str) -> ModelLayout:
     if "torch" in sys.modules:
         # a rank: it has torch, and is about to build the model anyway
-        layout: Layout = importlib.import_module(_READER).read(request)
+        layout: ModelLayout = importlib.import_module(_READER).read(request)
         return layout
     file = _cache_file(request)
     if file and (known := _read_cached(file)):
         return known
     answer, reason = _ask_process(request)
     if reason:
-        return Layout(unsplit=reason, uncut=reason)
+        return ModelLayout(unsplit=reason, uncut=reason)
     if file:
         # a cache that can't be written costs seconds, but does not break the plan
         with suppress(OSError, InfrastructureError):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(file, answer)
-    return decode(Layout, json.loads(answer), _READER)
+    return decode(ModelLayout, json.loads(answer), _READER)
 
 
 def _cache_file(request: str) -> Path | None:
@@ -120,9 +120,9 @@ def _cache_file(request: str) -> Path | None:
     return cache_folder() / "layouts" / f"{hashlib.sha256(decides.encode()).hexdigest()[:16]}.json"
 
 
-def _read_cached(file: Path) -> Layout | None:
+def _read_cached(file: Path) -> ModelLayout | None:
     with suppress(OSError, ValueError, RecordError):
-        return decode(Layout, json.loads(read_bounded(file, _MAX_BYTES)), str(file))
+        return decode(ModelLayout, json.loads(read_bounded(file, _MAX_BYTES)), str(file))
     return None
 
 

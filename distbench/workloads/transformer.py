@@ -113,7 +113,7 @@ class Transformer(Workload):
     def with_length(self, length: int) -> Transformer:
         return replace(self, seq_len=length)
 
-    def layout_problem(self) -> str | None:
+    def variable_length_problem(self) -> str | None:
         factor = self.decoder_dimensions.capacity_factor
         return (
             None if factor is None else f"capacity_factor = {factor}: experts have room for a share of a row"

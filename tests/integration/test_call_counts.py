@@ -13,7 +13,7 @@ from distbench.record import Record
 from distbench.record.run_folder import Run
 from distbench.strategies.base import Strategy
 from distbench.workloads.base import workload_of
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 from support.runs import Finished
 from support.suites import SuiteText
 from support.theory_checks import expected_meetings, meeting_mismatch
@@ -153,7 +153,7 @@ def test_calls_of_a_model_that_the_ranks_of_a_probe_read_are_foreseen(run_suite)
     for trial in trials:
         rates = probed_rates(trial.case, records)
         assert isinstance(rates, ProbedRates)
-        assert isinstance(rates.layout, Layout)
+        assert isinstance(rates.layout, ModelLayout)
         known = with_model_layout(trial.case, rates.layout)
         strategy: Strategy = registry.create_plugin("strategies", known.strategy)
         expected = Counter[str]()

@@ -12,7 +12,7 @@ from distbench.analysis.run import RunAnalysis
 from distbench.prediction.recorded_layouts import recorded_layout
 from distbench.record import Record, Status
 from distbench.record.run_folder import Run
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 from support.runs import call
 from support.suites import write_suite
 
@@ -139,7 +139,7 @@ def test_the_ranks_tell_the_sizes_of_a_model_of_ones_own(tmp_path):
     analysis = RunAnalysis.read(made)
     (record,) = analysis.records
     layout = recorded_layout(record.tables["model_layout"])
-    assert isinstance(layout, Layout), layout
+    assert isinstance(layout, ModelLayout), layout
     assert layout.tied == {"head.weight": "embedding.weight"}
     assert layout.parameters["odd.weight"] == (16, 16)
     # embedding, two blocks of 16 x 32 and their biases, odd, mix

@@ -16,7 +16,7 @@ from distbench.ipc.trial_files import PhaseTimer
 from distbench.worker.collective_times import call_seconds
 
 MIN_REPETITIONS, MAX_REPETITIONS = 3, 30
-_UNTIL = {"computation": 0.4, "collective_in_step": 0.85, "collective": 1.0}
+_BUDGET_SHARE = {"computation": 0.4, "collective_in_step": 0.85, "collective": 1.0}
 """Share of the seconds that is over when a kind of rates ends."""
 
 
@@ -37,11 +37,11 @@ class SharedClock:
         self._phases.progress.report("probe", next(self._numbers))
         return call_seconds(call, self._device, None, calls)[0]
 
-    def left(self, kind: str) -> float:
+    def remaining_seconds(self, kind: str) -> float:
         """Seconds that are left for *kind* of rates; below 0 if they are over."""
         elapsed = torch.tensor(time.perf_counter() - self._began, dtype=torch.float64)
         dist.all_reduce(elapsed, dist.ReduceOp.MAX)
-        return _UNTIL[kind] * self._seconds - float(elapsed)
+        return _BUDGET_SHARE[kind] * self._seconds - float(elapsed)
 
 
 def repeat(once: Callable[[], float], seconds: float, weight: int = 1) -> list[float]:

@@ -65,7 +65,7 @@ class GroupOfRank:
         size = max(len(ranks) for ranks in self.kind.members)
         return {"group": self.kind.name, "group_size": size, "nodes": self.nodes}
 
-    def missing(self, op: str, dtype: torch.dtype) -> str:
+    def unavailable_reason(self, op: str, dtype: torch.dtype) -> str:
         """Reason why the backend can't do *op*; empty: it can. A collective call of all ranks."""
         reason = missing_operation(self.members, op, dtype) if self.members else ""
         reasons = [""] * dist.get_world_size()
@@ -85,11 +85,13 @@ def collective_rates(groups: Sequence[GroupOfRank], dtype: torch.dtype, clock: S
     measurements = [*itertools.product(groups, OPERATIONS)]
     for number, (group, op) in enumerate(measurements):
         place = {"op": op, **group.place}
-        if reason := group.missing(op, dtype):
+        if reason := group.unavailable_reason(op, dtype):
             rows.append(absent_row("collective", reason, **place))
             continue
         for done, size in enumerate(_SIZES):
-            share = clock.left("collective") / ((len(measurements) - number) * len(_SIZES) - done)
+            share = clock.remaining_seconds("collective") / (
+                (len(measurements) - number) * len(_SIZES) - done
+            )
             seconds = _time_alone(group.operation(op, size, dtype), clock, share)
             rows.append(measured_row("collective", seconds, bytes=size, **place))
     return rows
@@ -165,9 +167,9 @@ def _compare_all(
         return _absent_rows(dict.fromkeys(_OPERATIONS_IN_STEP, reason), **place)
     absent: dict[str, str] = {}
     chosen: dict[tuple[str, int], CollectiveOperation] = {}
-    alone, seconds_left = comparison.without(), comparison.clock.left("collective_in_step")
+    alone, seconds_left = comparison.without(), comparison.clock.remaining_seconds("collective_in_step")
     for op in _OPERATIONS_IN_STEP:
-        if reason := group.missing(op, dtype):
+        if reason := group.unavailable_reason(op, dtype):
             absent[op] = reason
             continue
         sizes = {(op, size): _of_all(group, op, size, dtype) for size in _SIZES_IN_STEP}
@@ -182,7 +184,7 @@ def _compare_all(
         seconds_left -= expected
     found: dict[tuple[str, int], list[float]] = {key: [] for key in chosen}
     for number in range(MAX_REPETITIONS if chosen else 0):
-        if number >= _MIN_PAIRS and comparison.clock.left("collective_in_step") < 0:
+        if number >= _MIN_PAIRS and comparison.clock.remaining_seconds("collective_in_step") < 0:
             break
         for key, operation in chosen.items():
             found[key].append(comparison.difference(operation, is_first=number % 2 == 1))

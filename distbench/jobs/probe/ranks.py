@@ -24,7 +24,7 @@ from distbench.jobs.probe.probed_model import ProbedModel
 from distbench.prediction.recorded_layouts import layout_rows
 from distbench.strategies.base import RankContext
 from distbench.worker.trainer import RankResult, Rows
-from distbench.workloads.layouts import layout_of
+from distbench.workloads.layouts import model_layout
 
 _COPY_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 """Bytes of an array that is copied: more than caches hold."""
@@ -62,7 +62,7 @@ def _layout_rows(context: RankContext, model: ProbedModel) -> Rows:
     if context.rank:
         return []
     try:
-        return layout_rows(replace(layout_of(context.case.workload), calls=tuple(calls)))
+        return layout_rows(replace(model_layout(context.case.workload), calls=tuple(calls)))
     except Exception as error:
         # the user's code: whatever it raises, the rates are measured
         return [{"reason": f"the model can't be read: {type(error).__name__}: {error}"}]
@@ -102,7 +102,7 @@ def _computation_rates(
     """
     found: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     for repetition in range(MAX_REPETITIONS):
-        if repetition >= MIN_REPETITIONS and clock.left("computation") < 0:
+        if repetition >= MIN_REPETITIONS and clock.remaining_seconds("computation") < 0:
             break
         for place, number in enumerate(model.samples):
             if number == model.samples[-1]:

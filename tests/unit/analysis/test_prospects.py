@@ -2,21 +2,21 @@
 
 import pytest
 
-from distbench.analysis.prospects import CASES_PER_ROUND, Prospect, promising_cases, unsettled_cases
+from distbench.analysis.prospects import CASES_PER_ROUND, TuningCase, promising_cases, unsettled_cases
 from distbench.core.measurement import MeasureConfig
 from distbench.prediction import PredictedValue
 from support.records import case
 
 
-def prospect(label: str, predicted: float | None, measured: float | None = None, **changes) -> Prospect:
+def prospect(label: str, predicted: float | None, measured: float | None = None, **changes) -> TuningCase:
     """Case predicted to reach so many tokens/s, give or take a quarter."""
     is_bound, trials = changes.pop("is_bound", False), changes.pop("trials", int(measured is not None))
     quiet = changes.pop("quiet", trials)
     value = None if predicted is None else PredictedValue(predicted, predicted / 1.25, predicted * 1.25)
-    return Prospect(case(label, **changes), value, is_bound, measured, trials, quiet)
+    return TuningCase(case(label, **changes), value, is_bound, measured, trials, quiet)
 
 
-def names(prospects: list[Prospect]) -> list[str]:
+def names(prospects: list[TuningCase]) -> list[str]:
     return [one.label for one in promising_cases(prospects)]
 
 

@@ -7,7 +7,7 @@ import pytest
 from distbench.core import registry
 from distbench.core.case import PluginChoice, PrecisionConfig
 from distbench.core.dtypes import Float8Recipe
-from distbench.plan.length_requirements import layout_problem
+from distbench.plan.length_requirements import variable_length_problem
 from distbench.strategies.base import Strategy
 from support.records import case
 
@@ -20,7 +20,7 @@ def problem(
 ) -> str | None:
     made: Strategy = registry.create_plugin("strategies", strategy)
     one = case(strategy=strategy, workload=workload, data=data, **{"world_size": 2, **changes})
-    return layout_problem(one, made, registry.create_plugin("workloads", workload))
+    return variable_length_problem(one, made, registry.create_plugin("workloads", workload))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from distbench.prediction import StepPrediction
 from distbench.prediction.cases import predict_from_probe
 from distbench.prediction.recorded_layouts import layout_rows, recorded_layout, with_model_layout
 from distbench.workloads.base import workload_of
-from distbench.workloads.layouts import Layout
+from distbench.workloads.layouts import ModelLayout
 from distbench.workloads.module_calls import FlatModuleCall
 from support.probes import IN_STEP_S, UPDATE_S, probe_of, probe_rows
 from support.records import case
@@ -19,7 +19,7 @@ from support.records import case
 OWN = PluginChoice("user", {"model": "nowhere:Model", "length": 32})
 WIDTH, CLASSES = 64, 256
 LAYERS = ("layers.0", "layers.1", "layers.2")
-LAYOUT = Layout(
+LAYOUT = ModelLayout(
     parameters={
         "embedding.weight": (CLASSES, WIDTH),
         **{
@@ -61,7 +61,7 @@ def predicted(of: Case, rows: list[dict]) -> StepPrediction | str:
     return predict_from_probe(of, None, [probe_of(of, tables=tables)]).step
 
 
-def terms(of: Case, layout: Layout = LAYOUT) -> dict[str, float]:
+def terms(of: Case, layout: ModelLayout = LAYOUT) -> dict[str, float]:
     found = predicted(of, layout_rows(layout))
     assert isinstance(found, StepPrediction), found
     return dict(found.terms)
