@@ -220,15 +220,15 @@ def _point(
     residual: Residual | None,
 ) -> ExtrapolatedPoint | str:
     """*anchor* on *devices* devices, or the reason why it is not extrapolated to them."""
-    near = anchor.case
-    if devices <= near.world_size:
-        return f"it was measured on {near.world_size}; --to takes more devices than that"
-    if near.device == "cuda" and devices > basis.on.devices:
+    base = anchor.case
+    if devices <= base.world_size:
+        return f"it was measured on {base.world_size}; --to takes more devices than that"
+    if base.device == "cuda" and devices > basis.on.devices:
         return f"the machine of --on has {format_count(basis.on.devices, 'GPU')}"
-    far = resized_case(near, devices, scaling, basis.on)
-    if isinstance(far, str):
-        return far
-    ratio = step_ratio(near, far, basis.machine, basis.probes, basis.on)
+    target = resized_case(base, devices, scaling, basis.on)
+    if isinstance(target, str):
+        return target
+    ratio = step_ratio(base, target, basis.machine, basis.probes, basis.on)
     if isinstance(ratio, str):
         return ratio
     width = ratio.half_log_width
@@ -243,12 +243,12 @@ def _point(
         return PredictedValue(measured * by, measured * by / spread, measured * by * spread)
 
     step = scaled(anchor.values[STEP].value, ratio.value)
-    samples = far.batch.global_batch_size / near.batch.global_batch_size
+    samples = target.batch.global_batch_size / base.batch.global_batch_size
     speed = scaled(_rate(anchor), samples / ratio.value)
-    efficiency = scaled(1.0, samples / ratio.value * near.world_size / devices)
-    memory = predict_memory(far)
-    room = None if isinstance(memory, str) else fits(memory, far, basis.on)
-    return ExtrapolatedPoint(far, ratio, step, speed, efficiency, room)
+    efficiency = scaled(1.0, samples / ratio.value * base.world_size / devices)
+    memory = predict_memory(target)
+    room = None if isinstance(memory, str) else fits(memory, target, basis.on)
+    return ExtrapolatedPoint(target, ratio, step, speed, efficiency, room)
 
 
 def _width_problem(residual: Residual | None, doublings: float) -> str:

@@ -47,7 +47,7 @@ def _prospect(one: Candidate, row: CaseSummary, found: CasePrediction | None) ->
     trials = 0 if row.status == PENDING else 1
     if found is None or isinstance(found.step, str):
         return TuningCase(row.case, None, measured=measured, trials=trials)
-    return TuningCase(row.case, found.tokens_per_s, bool(found.step.lacks), measured, trials)
+    return TuningCase(row.case, found.tokens_per_s, bool(found.step.unpredicted_part), measured, trials)
 
 
 def _marked(one: Candidate, speed: PredictedValue, is_bound: bool, found: CasePrediction) -> Candidate:

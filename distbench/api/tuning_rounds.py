@@ -73,7 +73,7 @@ class TuningRounds:
         measured = speed.value if speed and row.measured and is_eligible else None
         if found is None or isinstance(found.step, str):
             return TuningCase(row.case, None, False, measured, trials, row.trials - row.degraded_trials)
-        quiet, is_bound = row.trials - row.degraded_trials, bool(found.step.lacks)
+        quiet, is_bound = row.trials - row.degraded_trials, bool(found.step.unpredicted_part)
         return TuningCase(row.case, found.tokens_per_s, is_bound, measured, trials, quiet)
 
     def _is_too_large(self, found: CasePrediction | None) -> bool:

@@ -55,7 +55,7 @@ class PlanPredictions:
         return {
             case_id: self.start_s + steps * found.step.seconds.value
             for case_id, found in self.cases.items()
-            if not isinstance(found.step, str) and not found.step.lacks
+            if not isinstance(found.step, str) and not found.step.unpredicted_part
         }
 
     def columns(self, case_ids: Sequence[str]) -> dict[str, list[str]]:
@@ -167,7 +167,7 @@ def step_text(found: CasePrediction) -> str:
     if isinstance(found.step, str):
         return MISSING_TEXT
     seconds = found.step.seconds
-    return seconds.bound_text if found.step.lacks else seconds.duration_text
+    return seconds.bound_text if found.step.unpredicted_part else seconds.duration_text
 
 
 def tokens_text(found: CasePrediction) -> str:
@@ -191,7 +191,7 @@ def _shown(found: CasePrediction, rate: PredictedValue) -> float:
 
 def _bound(found: CasePrediction, word: str) -> str:
     """*word* if the step of *found* lacks a part, so that what follows from it is a bound."""
-    return word if not isinstance(found.step, str) and found.step.lacks else ""
+    return word if not isinstance(found.step, str) and found.step.unpredicted_part else ""
 
 
 def prediction_json(found: CasePrediction) -> dict[str, Any]:
@@ -216,9 +216,9 @@ def _step_json(found: CasePrediction) -> dict[str, Any]:
     }
     return {
         # how long what is lacking takes is unknown
-        "step_s": {**vars(found.step.seconds), **({"high": None} if found.step.lacks else {})},
+        "step_s": {**vars(found.step.seconds), **({"high": None} if found.step.unpredicted_part else {})},
         "step_s_by_term": dict(found.step.terms),
-        "step_lacks": found.step.lacks or None,
+        "step_lacks": found.step.unpredicted_part or None,
         **{name: _rate_json(found, value) for name, value in values.items()},
         "source": found.step.source,
     }

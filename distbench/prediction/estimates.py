@@ -55,7 +55,7 @@ class StepPrediction:
     seconds: PredictedValue
     source: Literal["probe", "data sheet"]
     """Where the rates are from: measured on the machine, or published for its type."""
-    lacks: str = ""
+    unpredicted_part: str = ""
     """Part of the step that has no rate, so that it takes at least this time; empty: there is none."""
 
 

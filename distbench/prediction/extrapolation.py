@@ -32,9 +32,9 @@ MAX_HALF_LOG_WIDTH = math.log(MAX_INTERVAL_FACTOR)
 class StepRatio:
     """Step of a case on more devices over that on fewer, both predicted from the same source."""
 
-    near: StepPrediction
+    base: StepPrediction
     """On the fewer devices."""
-    far: StepPrediction
+    target: StepPrediction
     doublings: float
     """Logarithm to base 2 of the ratio of the devices."""
     is_same_work: bool
@@ -43,19 +43,19 @@ class StepRatio:
     @property
     def value(self) -> float:
         """The ratio."""
-        return self.far.seconds.value / self.near.seconds.value
+        return self.target.seconds.value / self.base.seconds.value
 
     @property
     def terms(self) -> dict[Term, float | None]:
         """Ratio of each term; None: the fewer devices have nothing of it."""
         return {
-            term: seconds / before if (before := self.near.terms.get(term, 0.0)) else None
-            for term, seconds in self.far.terms.items()
+            term: seconds / before if (before := self.base.terms.get(term, 0.0)) else None
+            for term, seconds in self.target.terms.items()
             if seconds
         }
 
     @property
-    def loss(self) -> tuple[Term, float] | None:
+    def scaling_loss(self) -> tuple[Term, float] | None:
         """Term whose device time grows most for the same samples, and its growth as a share of all of it.
 
         None: no term grows.
@@ -63,12 +63,12 @@ class StepRatio:
         # devices x seconds a sample, of which the devices' own factor is 2 to the doublings
         devices, samples = 2.0**self.doublings, 2.0**self.doublings if self.is_same_work else 1.0
         grown = {
-            term: devices * seconds - samples * self.near.terms.get(term, 0.0)
-            for term, seconds in self.far.terms.items()
+            term: devices * seconds - samples * self.base.terms.get(term, 0.0)
+            for term, seconds in self.target.terms.items()
         }
         term = max(grown, key=lambda each: grown[each])
-        share = grown[term] / (devices * self.far.seconds.value)
-        return (term, share) if share > _LEAST_LOSS else None
+        share = grown[term] / (devices * self.target.seconds.value)
+        return (term, share) if share > _LEAST_SCALING_LOSS else None
 
     @property
     def half_log_width(self) -> float:
@@ -79,8 +79,8 @@ class StepRatio:
         """
         if not self.doublings:
             return 0.0
-        of_step = math.log(self.far.seconds.high / self.far.seconds.value)
-        if self.far.source == "probe":
+        of_step = math.log(self.target.seconds.high / self.target.seconds.value)
+        if self.target.source == "probe":
             return of_step
         usual = (SAME_WORK if self.is_same_work else OTHER_WORK) * math.sqrt(self.doublings)
         # types of GPUs without published steps have wider intervals
@@ -88,7 +88,7 @@ class StepRatio:
 
     def _shifted_sd(self) -> float:
         """Standard deviation of its logarithm from those of the rates, which both steps have in common."""
-        shares = [_shares(step.terms) for step in (self.near, self.far)]
+        shares = [_shares(step.terms) for step in (self.base, self.target)]
         shifts = ((shares[1].get(term, 0.0) - shares[0].get(term, 0.0)) * sd for term, sd in TERM_SD.items())
         return math.hypot(*shifts)
 
@@ -114,19 +114,19 @@ class Residual:
 
 
 def step_ratio(
-    near: Case, far: Case, machine: Machine, records: Sequence[Record], on: Machine | None = None
+    base: Case, target: Case, machine: Machine, records: Sequence[Record], on: Machine | None = None
 ) -> StepRatio | str:
-    """Step of *far* over that of *near*, the same on fewer devices; or the reason why it can't be told.
+    """Step of *target* over that of *base*, the same on fewer devices; or the reason why it can't be told.
 
     Args:
-        machine: Nodes of *near*.
+        machine: Nodes of *base*.
         records: Records with probes, which come before the data sheets of the machines.
-        on: Nodes of *far*; None: those of *near*.
+        on: Nodes of *target*; None: those of *base*.
     """
-    samples = {each.batch.global_batch_size / each.world_size for each in (near, far)}
-    doublings, is_same_work = math.log2(far.world_size / near.world_size), len(samples) == 1
+    samples = {each.batch.global_batch_size / each.world_size for each in (base, target)}
+    doublings, is_same_work = math.log2(target.world_size / base.world_size), len(samples) == 1
 
-    places = (near, machine), (far, on or machine)
+    places = (base, machine), (target, on or machine)
 
     def from_probe(case: Case, machine: Machine) -> StepPrediction | str:
         rates = probed_rates(case, records, machine)
@@ -150,8 +150,8 @@ def _both(
         step = predict(case, machine)
         if isinstance(step, str):
             return step
-        if step.lacks:
-            return f"{step.lacks} has no rate in a {step.source}"
+        if step.unpredicted_part:
+            return f"{step.unpredicted_part} has no rate in a {step.source}"
         found.append(step)
     return found[0], found[1]
 
@@ -161,5 +161,5 @@ def _shares(terms: Mapping[Term, float]) -> dict[Term, float]:
     return {term: seconds / whole for term, seconds in terms.items()}
 
 
-_LEAST_LOSS = 0.001
+_LEAST_SCALING_LOSS = 0.001
 """Share of the device time from which on a loss is worth a word."""

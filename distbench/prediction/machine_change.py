@@ -77,8 +77,8 @@ def change_by_rates(case: Case, before: ProbedRates, after: ProbedRates) -> Mach
     then = probed_step(case, before)
     if isinstance(then, str):
         return then
-    if then.lacks:
-        return f"the probe does not measure {then.lacks}"
+    if then.unpredicted_part:
+        return f"the probe does not measure {then.unpredicted_part}"
     steps, communication_seconds = [], []
     for factor, quantile in ((computation.value, 0.0), (low, -NORMAL_95), (high, NORMAL_95)):
         now = probed_step(case, _carried(before, after, factor, quantile))

@@ -122,27 +122,27 @@ class ProbedRates:
         """*op* on *amount* bytes in a *group* between layers; None: nothing like it was measured.
 
         An operation that was only measured alone costs what it takes alone, and what others of that group
-        take longer between layers, at the smallest size: the price of a meeting of the ranks. One that was
-        measured at a single size costs what itself takes longer there.
+        take longer between layers, at the smallest size: the cost of a synchronization of the ranks. One
+        that was measured at a single size costs what itself takes longer there.
         """
         key = op, group
         curve, alone = self.in_step.get(key), self.alone.get(key)
         if curve and len(curve.points) > 1:
             return curve.at(amount)
         like = [key] if curve else [each for each in self.in_step if each[1] == group]
-        meetings = [
+        synchronizations = [
             Duration(duration.seconds - self.alone[each].at(smallest).seconds, duration.relative_sd)
             for each in like
             for smallest, duration in self.in_step[each].points[:1]
             if each in self.alone
         ]
-        if alone is None or not meetings:
+        if alone is None or not synchronizations:
             return None
-        synchronization_seconds = statistics.median(each.seconds for each in meetings)
+        synchronization_seconds = statistics.median(each.seconds for each in synchronizations)
         once = alone.at(amount)
         return Duration(
             once.seconds + max(0.0, synchronization_seconds),
-            max(each.relative_sd for each in (once, *meetings)),
+            max(each.relative_sd for each in (once, *synchronizations)),
         )
 
     @classmethod

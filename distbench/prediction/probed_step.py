@@ -70,7 +70,7 @@ def probed_step(case: Case, rates: ProbedRates) -> StepPrediction | str:
         {name: each.seconds for name, each in terms.items() if each.seconds},
         PredictedValue.with_relative_sd(whole.seconds, sd),
         "probe",
-        lacks="offload" if strategy.offloads else "",
+        unpredicted_part="offload" if strategy.offloads else "",
     )
 
 
@@ -148,10 +148,10 @@ def _collective(each: ExpectedCollective, rates: ProbedRates, group: ProbedGroup
     alone = rates.alone.get((op, group))
     if alone is None:
         return f"the probe did not measure {op} among {group}"
-    meetings = calls if each.meetings is None else min(each.meetings, calls)
+    synchronizations = calls if each.synchronizations is None else min(each.synchronizations, calls)
     once = alone.at(each.bytes / calls)
     met = rates.duration_between_layers(op, group, each.bytes / calls) or once
-    return sum_durations([met.times(meetings), once.times(calls - meetings)])
+    return sum_durations([met.times(synchronizations), once.times(calls - synchronizations)])
 
 
 def sum_durations(parts: Iterable[Duration]) -> Duration:

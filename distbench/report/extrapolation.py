@@ -112,7 +112,7 @@ def _measured_cells(series: ExtrapolatedSeries, row: CaseSummary) -> dict[str, A
 
 
 def _predicted_cells(point: ExtrapolatedPoint) -> dict[str, Any]:
-    speed, loss, ratio = point.tokens_per_s, point.ratio.loss, point.ratio
+    speed, loss, ratio = point.tokens_per_s, point.ratio.scaling_loss, point.ratio
     missing = TableCell(None, reason="this term is 0 on the measured devices, on the others, or on both")
     return {
         "kind": "predicted",
@@ -130,7 +130,7 @@ def _predicted_cells(point: ExtrapolatedPoint) -> dict[str, Any]:
         "fits": point.fits,
         "ratio": ratio.value,
         **{f"{term}_ratio": ratio.terms.get(term) or missing for term in _TERMS},
-        "source": ratio.far.source,
+        "source": ratio.target.source,
     }
 
 
@@ -141,7 +141,7 @@ def _efficiency_text(value: PredictedValue) -> str:
 def _source_notes(
     series: Sequence[ExtrapolatedSeries], machine: Machine, probes: RunProbes, on: Machine | None
 ) -> Iterator[str]:
-    sources = {point.ratio.far.source for each in series for point in each.points}
+    sources = {point.ratio.target.source for each in series for point in each.points}
     if "probe" in sources:
         yield (
             "Ratios of steps are from the rates that probes measured on both numbers of devices: "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from distbench.analysis.traces.breakdown import PieceKind
 from distbench.analysis.traces.job_trace import JobTrace
-from distbench.analysis.traces.losses import Loss
+from distbench.analysis.traces.time_losses import TimeLoss
 from distbench.core.text import wrap_text
 from distbench.core.units import format_count, format_duration, format_percent, join_words
 
@@ -58,12 +58,12 @@ def overview_lines(job: JobTrace, width: int) -> Iterator[str]:
         yield from wrap_text(loss.advice, width, first_indent=indent, indent=indent)
 
 
-def largest_losses(job: JobTrace) -> list[Loss]:
+def largest_losses(job: JobTrace) -> list[TimeLoss]:
     """Losses that people see, the largest first."""
     return [loss for loss in job.losses if loss.share >= _LEAST_SHARE][:_MOST_LOSSES]
 
 
-def loss_sentence(loss: Loss, job: JobTrace) -> str:
+def loss_sentence(loss: TimeLoss, job: JobTrace) -> str:
     """Kind and cause of *loss*, with the rank that loses most by it."""
     before = f", most before {join_words(loss.following)}" if loss.following else ""
     most = f"; {format_duration(loss.rank_seconds)} on rank {loss.rank}" if len(job.ranks) > 1 else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from distbench.analysis.traces.job_trace import JobTrace
-from distbench.analysis.traces.losses import Loss
+from distbench.analysis.traces.time_losses import TimeLoss
 from distbench.analysis.traces.timeline import with_collectives
 from distbench.core.units import format_duration, format_percent
 from distbench.report import html
@@ -56,7 +56,7 @@ def write(job: JobTrace, tables: dict[str, Table], notes: Sequence[str], file: P
         write_atomic(file, page)
 
 
-def _loss_text(loss: Loss, job: JobTrace) -> str:
+def _loss_text(loss: TimeLoss, job: JobTrace) -> str:
     cost = f"{format_duration(loss.seconds)} ({format_percent(loss.share)})"
     return f"{cost} {loss_sentence(loss, job)}. {loss.advice}"
 

@@ -45,8 +45,8 @@ class CallCount:
     """Calls of a collective in a step of a rank; None: unknown."""
 
     calls: float | None = None
-    meetings: float | None = None
-    """``ExpectedCollective.meetings`` of them."""
+    synchronizations: float | None = None
+    """``ExpectedCollective.synchronizations`` of them."""
 
 
 UNKNOWN_CALLS = CallCount()
@@ -65,13 +65,13 @@ class ExpectedCollective:
     calls: float | None = None
     """Number of calls; if it differs among ranks, the mean over ranks. None: theory does not say, for example
     because an engine packs tensors into buckets."""
-    meetings: float | None = None
+    synchronizations: float | None = None
     """Number of those calls before which the rank has multiplied matrices since the collective before it, of
     any kind, or that are the first of a step. The sum over all collectives is the number of times that ranks
     wait for each other: calls that follow one another wait once. None: theory does not say."""
     issued_as: str | None = None
     """Operation that the engine calls in its place, with the same payload; None: ``op``."""
-    standing: float | None = None
+    still_gathered_bytes: float | None = None
     """Of an all-gather of parameters, the bytes that forward and backward passes need besides, but that stay
     gathered from the pass before. None: theory does not say."""
 

@@ -130,7 +130,9 @@ def _whole_step(run: RunAnalysis, row: CaseSummary) -> StepPrediction | None:
     if row.status == Status.UNSUPPORTED:
         return None
     found = run.predictions.get(row.case.id)
-    return found.step if found and not isinstance(found.step, str) and not found.step.lacks else None
+    return (
+        found.step if found and not isinstance(found.step, str) and not found.step.unpredicted_part else None
+    )
 
 
 def _measured_text(row: CaseSummary) -> str:
@@ -169,14 +171,16 @@ def _row(row: CaseSummary, name: str, step: StepPrediction | str) -> TableRow:
         return TableRow({**cells, **empty})
     estimate = row.values.get("step_s")
     seconds = step.seconds
-    shown = seconds.bound_text if step.lacks else seconds.duration_text
+    shown = seconds.bound_text if step.unpredicted_part else seconds.duration_text
     return TableRow(
         {
             **cells,
-            "predicted_s": TableCell(seconds.low if step.lacks else seconds.value, shown),
+            "predicted_s": TableCell(seconds.low if step.unpredicted_part else seconds.value, shown),
             "predicted_low_s": seconds.low,
-            "predicted_high_s": TableCell(None, reason=_LACKS) if step.lacks else seconds.high,
-            "error": TableCell(seconds.value / estimate.value - 1) if estimate and not step.lacks else _NONE,
+            "predicted_high_s": TableCell(None, reason=_LACKS) if step.unpredicted_part else seconds.high,
+            "error": TableCell(seconds.value / estimate.value - 1)
+            if estimate and not step.unpredicted_part
+            else _NONE,
             **{f"{term}_s": step.terms.get(term, 0.0) for term in _TERMS},
         }
     )
@@ -188,7 +192,7 @@ def _summary(rows: Sequence[CaseSummary], found: dict[str, StepPrediction | str]
         (row.values["step_s"].value, step)
         for row in rows
         if isinstance(step := found[row.case.id], StepPrediction)
-        and not step.lacks
+        and not step.unpredicted_part
         and "step_s" in row.values
     ]
     if not pairs:

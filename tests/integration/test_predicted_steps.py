@@ -110,7 +110,7 @@ def test_a_prediction_is_the_sum_of_its_terms(run):
         assert sum(step.terms.values()) == pytest.approx(step.seconds.value)
         assert 0 < step.seconds.low < step.seconds.value < step.seconds.high
         assert step.terms["compute"] > 0 and step.terms["communication"] > 0
-        assert step.lacks == ""
+        assert step.unpredicted_part == ""
 
 
 def test_predicted_peaks_are_those_of_the_ranks(run):

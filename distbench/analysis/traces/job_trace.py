@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distbench.analysis.traces.losses import Loss, find_losses, lost_in_communication
 from distbench.analysis.traces.matched_collectives import match_ranks
 from distbench.analysis.traces.rank_processes import RankFile, read_ranks
 from distbench.analysis.traces.rank_trace import RankTrace
+from distbench.analysis.traces.time_losses import TimeLoss, find_losses, lost_in_communication
 from distbench.core.errors import UsageError
 from distbench.core.grouping import group_pairs
 from distbench.core.units import format_count, join_words
@@ -34,7 +34,7 @@ class JobTrace:
         return statistics.fmean(rank.step_s for rank in self.ranks)
 
     @functools.cached_property
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[TimeLoss]:
         """Causes of lost time of all ranks, the largest first."""
         lost = {
             rank.rank: [*rank.lost, *lost_in_communication(rank.collectives, len(rank.steps))]

@@ -16,10 +16,10 @@ from distbench.analysis.traces.collectives import TraceCollective, find_collecti
 from distbench.analysis.traces.differences import CauseSeconds, cause_seconds
 from distbench.analysis.traces.idle_causes import synchronisations
 from distbench.analysis.traces.launches import Launches, LaunchTimes
-from distbench.analysis.traces.losses import LostTime, lost_times
 from distbench.analysis.traces.matmuls import MatmulTimes, matmul_times
 from distbench.analysis.traces.step_memory import StepMemory, step_memory
 from distbench.analysis.traces.steps import ALWAYS, TraceStep, find_steps
+from distbench.analysis.traces.time_losses import LostTime, lost_times
 from distbench.analysis.traces.timeline import middle_step
 from distbench.analysis.traces.work import Work, find_work
 from distbench.analysis.traces.work_times import WorkTime, work_times

@@ -19,6 +19,7 @@ from distbench.metrics.communication.traffic import (
     LinkScope,
     scope_problem,
 )
+from distbench.strategies.description import ExpectedCollective
 from distbench.strategies.theory.expected_traffic import loss_count_traffic, traffic_as_built
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ _THEORY_TABLE = TableSpec(
         TableColumn("bytes", "double", "Payload by the strategy's communication model.", "B"),
     ),
 )
+
+_THEORY_COLUMNS = {"synchronizations": "meetings", "still_gathered_bytes": "standing"}
+"""Columns that have other names than the fields of ``ExpectedCollective``."""
 
 
 @dataclass
@@ -201,5 +205,10 @@ def _theory(context: PassContext) -> list[float | None] | NotAvailable:
     if "loss_mean" in context.effective:
         theory = [*theory, *loss_count_traffic(context.strategy, context.case.world_size)]
     if context.rank == 0:
-        context.tables["collectives_theory"] = [asdict(each) for each in theory]
+        context.tables["collectives_theory"] = [_theory_row(each) for each in theory]
     return [float(sum(each.bytes for each in theory))]
+
+
+def _theory_row(expected: ExpectedCollective) -> dict[str, Any]:
+    """Row of *expected*, under the column names of stored runs."""
+    return {_THEORY_COLUMNS.get(name, name): value for name, value in asdict(expected).items()}

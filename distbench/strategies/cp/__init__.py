@@ -135,7 +135,7 @@ class ContextParallel(MeshStrategy):
         if case.activation_checkpointing != "selective":
             return moved
         # products are kept, so that what is recomputed between two exchanges may have none
-        return [replace(each, meetings=None) for each in moved]
+        return [replace(each, synchronizations=None) for each in moved]
 
     def _model_state_traffic(self, case: Case, parameters: int) -> list[ExpectedCollective]:
         """Collectives of parameters and gradients, over all ranks: each has its own positions."""
@@ -187,4 +187,4 @@ def _ddp_reductions(case: Case) -> CallCount:
         for end in ddp_bucket_ends(case, gradients)[:-1]
         if end and gradients[end].is_product and not gradients[end - 1].is_product
     ]
-    return replace(count, meetings=None) if unclear else count
+    return replace(count, synchronizations=None) if unclear else count

@@ -197,7 +197,7 @@ class DistributedDataParallel(ReplicatedStrategy):
             # placeholder if it has none
             updated = parameters * DTYPE_BYTES[case.precision.master]
             moved.append(
-                ExpectedCollective("broadcast", updated, "dp_replicate", case.world_size, meetings=0)
+                ExpectedCollective("broadcast", updated, "dp_replicate", case.world_size, synchronizations=0)
             )
         return moved
 

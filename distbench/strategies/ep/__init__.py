@@ -111,7 +111,10 @@ class ExpertParallel(MeshStrategy):
             ),
             *([_token_traffic(case, model)] if mesh["ep"] > 1 else []),
             *REPLICATED.traffic(
-                case, own, replicas=mesh["dp_replicate"], reductions=CallCount(model.tensors, meetings=0)
+                case,
+                own,
+                replicas=mesh["dp_replicate"],
+                reductions=CallCount(model.tensors, synchronizations=0),
             ),
         ]
 
@@ -132,7 +135,7 @@ def _replicated_reductions(case: Case, model: ExpertLayers) -> CallCount:
     """All-reduces of DDP's buckets, which have everything but experts."""
     count = ddp_reductions(case, _replicated_gradients(case, model))
     # between several buckets are exchanges of tokens, which may follow one without a product in between
-    return count if count.calls == 1 else replace(count, meetings=None)
+    return count if count.calls == 1 else replace(count, synchronizations=None)
 
 
 def _replicated_gradients(case: Case, model: ExpertLayers) -> list[Gradient] | None:

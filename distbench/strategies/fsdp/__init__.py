@@ -248,7 +248,7 @@ class FullyShardedDataParallel(MeshStrategy):
         samples = case.batch.global_batch_size // self.data_parallel_size(case.world_size)
         inside = over.traffic(case, samples, norms, reductions=micro)
         # some of them follow those of FSDP
-        return [*moved, *(replace(one, meetings=None) for one in inside)]
+        return [*moved, *(replace(one, synchronizations=None) for one in inside)]
 
     @property
     def _sharding_level(self) -> ShardingLevel:

@@ -113,7 +113,7 @@ def _tensor_parallel_traffic(
             one,
             bytes=one.bytes / ranks,
             calls=None if one.calls is None else one.calls / ranks,
-            meetings=None,
+            synchronizations=None,
         )
         for one in whole
     ]

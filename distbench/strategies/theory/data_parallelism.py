@@ -64,17 +64,24 @@ class ShardingLevel:
             gathered = times[self.gathers] * parameters if gathered is None else gathered
             gathered_bytes = gathered * DTYPE_BYTES[precision.compute]
             moved.append(
-                ExpectedCollective("all_gather", gathered_bytes, over, gathers.calls, gathers.meetings)
+                ExpectedCollective(
+                    "all_gather", gathered_bytes, over, gathers.calls, gathers.synchronizations
+                )
             )
             moved.append(
-                ExpectedCollective(self.reduction, reduced_bytes, over, reductions.calls, reductions.meetings)
+                ExpectedCollective(
+                    self.reduction, reduced_bytes, over, reductions.calls, reductions.synchronizations
+                )
             )
         if replicas > 1:
             over = dimension or "dp_replicate"
             # each follows the reduction of the same gradients over the shards
-            meetings = 0 if shards > 1 and reductions.meetings is not None else reductions.meetings
+            is_known = reductions.synchronizations is not None
+            synchronizations = 0 if shards > 1 and is_known else reductions.synchronizations
             moved.append(
-                ExpectedCollective("all_reduce", reduced_bytes / shards, over, reductions.calls, meetings)
+                ExpectedCollective(
+                    "all_reduce", reduced_bytes / shards, over, reductions.calls, synchronizations
+                )
             )
         return moved
 

@@ -91,7 +91,7 @@ def ddp_reductions(
         return UNKNOWN_CALLS
     # a bucket is reduced once its last gradient is ready
     places = ddp_bucket_ends(case, gradients, bucket_bytes)
-    return CallCount(len(places), meeting_count(gradients, places))
+    return CallCount(len(places), synchronization_count(gradients, places))
 
 
 def ddp_bucket_ends(case: Case, gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[int]:
@@ -110,8 +110,8 @@ def ddp_buckets(case: Case, elements: Iterable[int], bucket_bytes: int | None = 
     return buckets_up_to(sizes, _DDP_LIMITS if bucket_bytes is None else (bucket_bytes,))
 
 
-def meeting_count(gradients: Sequence[Gradient], places: Sequence[int]) -> int | None:
-    """Number of meetings of reductions that start when the gradients at *places* are ready.
+def synchronization_count(gradients: Sequence[Gradient], places: Sequence[int]) -> int | None:
+    """Number of synchronizations of reductions that start when the gradients at *places* are ready.
 
     Matrices are multiplied before the first one, in the forward pass. None: shapes do not tell whether some
     are multiplied between two of them.

@@ -60,9 +60,11 @@ class ShardedUnits:
         if root is None or (unpadded := _root_elements(case, parameters, 1)) is None:
             return moved
         needed = 2 * case.batch.gradient_accumulation_steps * parameters
-        standing = needed - self._gathered(case, parameters, unpadded)
-        stands = standing * DTYPE_BYTES[case.precision.compute]
-        return [replace(one, standing=stands) if one.op == "all_gather" else one for one in moved]
+        still_gathered = needed - self._gathered(case, parameters, unpadded)
+        still_bytes = still_gathered * DTYPE_BYTES[case.precision.compute]
+        return [
+            replace(one, still_gathered_bytes=still_bytes) if one.op == "all_gather" else one for one in moved
+        ]
 
     def _gathered(self, case: Case, parameters: float, root: float) -> float:
         """Elements gathered in a step, of *parameters*, *root* of which are the root's."""
@@ -75,22 +77,22 @@ class ShardedUnits:
         micro, units = case.batch.gradient_accumulation_steps, self.of_layers
         reduced = micro if self.level.reductions == "micro_batch" else 1
         forward = 1 if self.level.gathers == "step" else micro
-        calls, meetings = forward * (units + 1), forward * units
+        calls, synchronizations = forward * (units + 1), forward * units
         if forward == reduced:
             # after the reductions that end a backward pass, the next forward pass begins with a gather
-            meetings -= forward - 1
+            synchronizations -= forward - 1
         if self.level.gathers == "pass":
             calls += micro * (units + self.reshards_root)
             # a gather follows the reduction of the unit before the last one, unless there is none
-            meetings += reduced * min(units, 2) + (micro - reduced) * units
-        return self._count(case, calls, meetings)
+            synchronizations += reduced * min(units, 2) + (micro - reduced) * units
+        return self._count(case, calls, synchronizations)
 
     def _reductions(self, case: Case) -> CallCount:
         times = case.batch.gradient_accumulation_steps if self.level.reductions == "micro_batch" else 1
         # that of the root follows that of the first layer
         return self._count(case, times * (self.of_layers + 1), times * self.of_layers)
 
-    def _count(self, case: Case, calls: int, meetings: int) -> CallCount:
+    def _count(self, case: Case, calls: int, synchronizations: int) -> CallCount:
         # in a model of the workload's own, the root may multiply matrices in front of the layers
         is_known = (
             self.is_in_order
@@ -98,7 +100,7 @@ class ShardedUnits:
             and self.of_layers
             and workload_of(case).tensor_shapes() is not None
         )
-        return CallCount(calls, meetings if is_known else None)
+        return CallCount(calls, synchronizations if is_known else None)
 
 
 def padded_parameters(case: Case, parameters: float, shards: int) -> float:

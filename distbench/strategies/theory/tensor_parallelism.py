@@ -107,24 +107,24 @@ class TensorParallelism:
         logits = (
             _Volume()
             if self.loss_parallel
-            else _Volume(positions * splits.vocab_size * element, micro, meetings=micro)
+            else _Volume(positions * splits.vocab_size * element, micro, synchronizations=micro)
         )
         # maximum, sum and loss of each position, in fp32 at least
         of_loss = (
-            _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro, meetings=micro)
+            _Volume(3 * positions * max(DTYPE_BYTES["fp32"], element), 3 * micro, synchronizations=micro)
             if self.loss_parallel
             else _Volume()
         )
         enters = _Volume(entering * once, entering * micro)
         # each pass ends with leaving the first layer, and the next one begins with leaving the embedding
-        leaves = _Volume(leaving * once, leaving * micro, meetings=leaving * micro - (micro - 1))
+        leaves = _Volume(leaving * once, leaving * micro, synchronizations=leaving * micro - (micro - 1))
         if not self.sequence_parallel:
             sums = {"all_gather": logits, "all_reduce": leaves + of_loss}
         else:
             whole = _Volume(splits.replicated_parameters * norms, splits.replicated_tensors * reductions)
             sums = {"all_gather": logits + enters, "reduce_scatter": leaves, "all_reduce": whole + of_loss}
         return [
-            ExpectedCollective(op, each.bytes, "tp", each.calls, each.meetings)
+            ExpectedCollective(op, each.bytes, "tp", each.calls, each.synchronizations)
             for op, each in sums.items()
             if each.bytes
         ]
@@ -132,14 +132,16 @@ class TensorParallelism:
 
 @dataclass(frozen=True)
 class _Volume:
-    """Bytes and number of some collectives, and number of meetings among these."""
+    """Bytes and number of some collectives, and number of synchronizations among these."""
 
     bytes: float = 0.0
     calls: int = 0
-    meetings: int = 0
+    synchronizations: int = 0
 
     def __add__(self, other: _Volume) -> _Volume:
-        return _Volume(self.bytes + other.bytes, self.calls + other.calls, self.meetings + other.meetings)
+        return _Volume(
+            self.bytes + other.bytes, self.calls + other.calls, self.synchronizations + other.synchronizations
+        )
 
 
 def undeclared_layers(case: Case) -> str:

@@ -13,9 +13,9 @@ from distbench.strategies.description import UNKNOWN_CALLS, CallCount
 from distbench.strategies.theory.gradient_buckets import (
     buckets_up_to,
     buckets_within,
-    meeting_count,
     parameter_elements,
     ready_gradients,
+    synchronization_count,
 )
 from distbench.strategies.zero.config import ModelSizes, sizes_for_model
 from distbench.workloads.base import workload_of
@@ -66,9 +66,11 @@ def reductions(strategy: Zero, case: Case, *, are_full: bool) -> CallCount:
     buckets = buckets_within([each.elements for each in gradients], size)
     # a bucket is reduced when the first gradient of the next one is ready, the last one at the end
     starts = list(itertools.accumulate(map(len, buckets)))
-    meetings = meeting_count(gradients, [*starts[:-1], len(gradients) - 1])
+    synchronizations = synchronization_count(gradients, [*starts[:-1], len(gradients) - 1])
     times = case.batch.gradient_accumulation_steps if strategy.stage > 1 else 1
-    return CallCount(times * (len(buckets) + more), None if meetings is None else times * meetings)
+    return CallCount(
+        times * (len(buckets) + more), None if synchronizations is None else times * synchronizations
+    )
 
 
 def bucket_size(strategy: Zero, case: Case) -> int | None:

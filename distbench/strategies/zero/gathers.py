@@ -28,15 +28,15 @@ Event = tuple[Literal["fetch", "multiply", "gradients", "release", "backward"], 
 
 @dataclass
 class GatherCount:
-    """All-gathers of parameters in a step, and meetings of these and of the reductions."""
+    """All-gathers of parameters in a step, and synchronizations of these and of the reductions."""
 
     calls: int = 0
     gathered: int = 0
     """Elements, with the padding of each parameter to a multiple of the ranks."""
-    standing: int = 0
+    still_gathered: int = 0
     """Elements that are gathered when a forward or backward pass begins."""
-    meetings: int = 0
-    reduction_meetings: int = 0
+    synchronizations: int = 0
+    reduction_synchronizations: int = 0
 
 
 def gathers(strategy: Zero, case: Case, parameters: int) -> GatherCount | None:
@@ -99,7 +99,7 @@ class _Coordinator:
 
     def run_micro_batch(self) -> None:
         """Run the forward and the backward pass of a micro-batch."""
-        self._add_standing()
+        self._add_still_gathered()
         self._gathered -= self._in_flight
         self._in_flight.clear()
         self._live, self._step = 0, 0
@@ -134,10 +134,10 @@ class _Coordinator:
         elif what == "release":
             self._release_module(module)
         else:
-            self._add_standing()
+            self._add_still_gathered()
 
-    def _add_standing(self) -> None:
-        self.count.standing += sum(self._elements[name] for name in self._gathered)
+    def _add_still_gathered(self) -> None:
+        self.count.still_gathered += sum(self._elements[name] for name in self._gathered)
 
     def _fetch(self, module: ModuleCall) -> None:
         own = {name for name, _ in module.parameters}
@@ -176,7 +176,7 @@ class _Coordinator:
     def _gather(self, names: set[str]) -> None:
         self.count.calls += 1
         self.count.gathered += sum(-(-self._elements[name] // self.ranks) * self.ranks for name in names)
-        self.count.meetings += self._meets()
+        self.count.synchronizations += self._synchronizes()
 
     def _add_gradients(self, module: ModuleCall) -> None:
         for name, elements in reversed(module.parameters):
@@ -190,12 +190,12 @@ class _Coordinator:
 
     def _reduce(self) -> None:
         self._bucket = 0
-        self.count.reduction_meetings += self._meets()
+        self.count.reduction_synchronizations += self._synchronizes()
 
-    def _meets(self) -> bool:
+    def _synchronizes(self) -> bool:
         """True if matrices were multiplied since the collective before this one."""
-        meets, self._has_multiplied = self._has_multiplied, False
-        return meets
+        synchronizes, self._has_multiplied = self._has_multiplied, False
+        return synchronizes
 
     def _release_module(self, module: ModuleCall) -> None:
         for name, _ in module.parameters:

@@ -37,15 +37,15 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
     reductions = buckets.reductions(strategy, case, are_full=are_full)
     stage_3 = gathers.gathers(strategy, case, parameters) if strategy.stage == 3 else None
     if stage_3:
-        gathered, gather_calls = stage_3.gathered, CallCount(stage_3.calls, stage_3.meetings)
-        reductions = replace(reductions, meetings=stage_3.reduction_meetings)
+        gathered, gather_calls = stage_3.gathered, CallCount(stage_3.calls, stage_3.synchronizations)
+        reductions = replace(reductions, synchronizations=stage_3.reduction_synchronizations)
     elif strategy.stage in (1, 2) and buckets.known_tensors(strategy, case):
         # after an update, all partitions of a group at once, whatever allgather_bucket_size is
         gathered = buckets.padded_parameters(strategy, case, parameters, ranks)
-        gather_calls = CallCount(1, meetings=0)
+        gather_calls = CallCount(1, synchronizations=0)
     elif strategy.stage == 3:
         # those of the gathers in between are unknown
-        reductions = replace(reductions, meetings=None)
+        reductions = replace(reductions, synchronizations=None)
     moved = level.traffic(
         case,
         parameters,
@@ -58,8 +58,10 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
     if strategy.stage in (1, 2):
         moved = [replace(one, issued_as="all_reduce") if one.op == "reduce_scatter" else one for one in moved]
     if stage_3:
-        stands = float(stage_3.standing * DTYPE_BYTES[case.precision.compute])
-        moved = [replace(one, standing=stands) if one.op == "all_gather" else one for one in moved]
+        still_bytes = float(stage_3.still_gathered * DTYPE_BYTES[case.precision.compute])
+        moved = [
+            replace(one, still_gathered_bytes=still_bytes) if one.op == "all_gather" else one for one in moved
+        ]
     return [*moved, *_mics_traffic(strategy, case, parameters), *between]
 
 

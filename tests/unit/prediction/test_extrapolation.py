@@ -56,17 +56,17 @@ def ratio_of(of: Case, devices: int, scaling: Any = "weak") -> StepRatio:
 
 
 def test_a_ratio_names_its_terms_and_the_one_that_takes_most_device_time():
-    near = predicted(compute=1.0, communication=0.1)
-    far = predicted(compute=1.0, communication=0.3, bubble=0.1)
-    ratio = StepRatio(near, far, doublings=2, is_same_work=True)
+    base = predicted(compute=1.0, communication=0.1)
+    target = predicted(compute=1.0, communication=0.3, bubble=0.1)
+    ratio = StepRatio(base, target, doublings=2, is_same_work=True)
     assert ratio.value == pytest.approx(1.4 / 1.1)
     assert ratio.terms == {"compute": 1.0, "communication": pytest.approx(3.0), "bubble": None}
     # of each device's 1.4 s
-    assert ratio.loss == ("communication", pytest.approx(0.2 / 1.4))
+    assert ratio.scaling_loss == ("communication", pytest.approx(0.2 / 1.4))
     # a fourth of the samples on each device: 4 x 0.1 s of communication for 0.1 s before
-    strong = StepRatio(near, predicted(compute=0.25, communication=0.1), doublings=2, is_same_work=False)
-    assert strong.loss == ("communication", pytest.approx(0.3 / (4 * 0.35)))
-    assert StepRatio(near, near, doublings=0, is_same_work=True).loss is None
+    strong = StepRatio(base, predicted(compute=0.25, communication=0.1), doublings=2, is_same_work=False)
+    assert strong.scaling_loss == ("communication", pytest.approx(0.3 / (4 * 0.35)))
+    assert StepRatio(base, base, doublings=0, is_same_work=True).scaling_loss is None
 
 
 def test_an_interval_is_what_published_steps_show():
@@ -77,15 +77,15 @@ def test_an_interval_is_what_published_steps_show():
     assert strong.half_log_width == pytest.approx(2 * OTHER_WORK)
     # of a generation without published steps, whose own interval is a factor of 2
     untried = predicted(2.0, compute=1.0, communication=0.1)
-    wider = dataclasses.replace(weak, near=untried, far=untried)
+    wider = dataclasses.replace(weak, base=untried, target=untried)
     assert wider.half_log_width == pytest.approx(2 * SAME_WORK * math.log(2) / math.log(1.34))
 
 
 def test_an_interval_is_wider_if_an_uncertain_term_gains_weight():
-    near, far = predicted(compute=1.0), predicted(compute=1.0, communication=1.0)
+    base, target = predicted(compute=1.0), predicted(compute=1.0, communication=1.0)
     # half of the step has the rate of links instead of that of computing: 12 and 35 %
     expected = NORMAL_95 * math.hypot(0.5 * 0.12, 0.5 * 0.35)
-    assert StepRatio(near, far, 1, is_same_work=True).half_log_width == pytest.approx(expected)
+    assert StepRatio(base, target, 1, is_same_work=True).half_log_width == pytest.approx(expected)
 
 
 def test_the_error_between_measured_numbers_of_devices_widens_with_the_doublings():
@@ -99,11 +99,11 @@ def test_every_strategy_grows_and_the_same_devices_have_the_same_step(strategy):
     ranks = registry.create_plugin("strategies", gpu_cell(strategy).strategy).data_parallel_size(8)
     of = gpu_cell(strategy, batch=Batch(16 * ranks, 8, 2))
     same = ratio_of(of, 8)
-    assert (same.value, same.half_log_width, same.loss) == (1.0, 0.0, None)
+    assert (same.value, same.half_log_width, same.scaling_loss) == (1.0, 0.0, None)
     widths, steps = [], []
     for devices in (16, 64, 256, 1024):
         ratio = ratio_of(of, devices)
-        assert ratio.far.source == "data sheet"
+        assert ratio.target.source == "data sheet"
         assert ratio.is_same_work
         widths.append(ratio.half_log_width)
         steps.append(ratio.value)
@@ -116,20 +116,20 @@ def test_every_strategy_grows_and_the_same_devices_have_the_same_step(strategy):
 def test_the_ratio_is_that_of_the_steps_on_the_same_links():
     of = gpu_cell("ddp")
     slow = dataclasses.replace(CLUSTER, between=1e9)
-    near, far = of, moved(of, 16)
-    fast_ratio, slow_ratio = (step_ratio(near, far, machine, []) for machine in (CLUSTER, slow))
+    base, target = of, moved(of, 16)
+    fast_ratio, slow_ratio = (step_ratio(base, target, machine, []) for machine in (CLUSTER, slow))
     assert isinstance(slow_ratio, StepRatio)
     assert slow_ratio.value > 1.5 * fast_ratio.value
-    assert slow_ratio.near == fast_ratio.near
+    assert slow_ratio.base == fast_ratio.base
 
 
 def test_each_case_is_predicted_on_its_own_machine():
     slow = dataclasses.replace(described_machine(parse_gpu_cluster("h100-sxm:16x4")), between=1.25e9)
-    near, far = gpu_cell("ddp"), moved(gpu_cell("ddp"), 64)
-    found = step_ratio(near, far, CLUSTER, [], slow)
-    steps = [data_sheet_step(near, CLUSTER), data_sheet_step(far, slow)]
+    base, target = gpu_cell("ddp"), moved(gpu_cell("ddp"), 64)
+    found = step_ratio(base, target, CLUSTER, [], slow)
+    steps = [data_sheet_step(base, CLUSTER), data_sheet_step(target, slow)]
     assert isinstance(found, StepRatio)
-    assert [found.near, found.far] == steps
+    assert [found.base, found.target] == steps
     # over one slow link of each node instead of the links inside a node
     assert found.value > 10
 
@@ -150,7 +150,7 @@ def test_probes_on_both_numbers_of_devices_come_before_data_sheets():
     of = cell("ddp", 4, Batch(16, 4, 1))
     found = step_ratio(of, moved(of, 16), HERE, probes(of, 4, 16))
     assert isinstance(found, StepRatio), found
-    assert found.far.source == "probe"
+    assert found.target.source == "probe"
     assert found.terms["compute"] == pytest.approx(2.0)
     # two buckets, and an update of 1,016,960 parameters
     rest = 2 * IN_STEP_S + 4 * 1.01696 * UPDATE_S
@@ -160,8 +160,8 @@ def test_probes_on_both_numbers_of_devices_come_before_data_sheets():
 
 def test_a_step_that_lacks_a_part_is_refused():
     of = gpu_cell({"zero": {"stage": 2, "offload_optimizer": "cpu"}}, 4)
-    far = moved(of, 16)
-    found = step_ratio(of, far, CLUSTER, [probe_of(of), probe_of(far)])
+    target = moved(of, 16)
+    found = step_ratio(of, target, CLUSTER, [probe_of(of), probe_of(target)])
     assert "offload has no rate in a probe; it offloads states to CPU memory" in found
 
 

@@ -108,7 +108,7 @@ def test_what_no_rate_tells_has_a_reason(of, reason):
 def test_a_step_that_offloads_takes_at_least_what_the_rest_takes():
     found = step(cell("fsdp", {"cpu_offload": True}))
     assert isinstance(found, StepPrediction)
-    assert found.lacks == "offload"
+    assert found.unpredicted_part == "offload"
 
 
 def test_speed_and_flops_follow_from_the_step():

@@ -150,12 +150,12 @@ def context_parallel_case(
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "recomputed", "passes", "meetings_of_a_layer"),
+    ("kv_heads", "recomputed", "passes", "synchronizations_of_a_layer"),
     # the selective policy keeps some operators, so how ranks meet again in backward is not known
     [(4, "none", 2, 4), (2, "none", 2, 4), (4, "full", 3, 6), (4, "selective", 3, None)],
 )
 def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
-    kv_heads, recomputed, passes, meetings_of_a_layer
+    kv_heads, recomputed, passes, synchronizations_of_a_layer
 ):
     asked = context_parallel_case(
         ContextParallel(),
@@ -168,9 +168,9 @@ def test_a_layer_exchanges_four_times_forward_and_four_times_backward(
     moved = passes * L * ROWS * S // 2 * (2 * D + 2 * D * kv_heads // 4) * 4
     exchanged, averaged = ContextParallel().traffic(asked, 1000)
     # queries, keys and values one after another, then what comes out
-    meetings = meetings_of_a_layer and 2 * L * meetings_of_a_layer
-    assert exchanged == ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L, meetings)
-    assert averaged == ExpectedCollective("all_reduce", 4000, "cp", 1, meetings and 1)
+    synchronizations = synchronizations_of_a_layer and 2 * L * synchronizations_of_a_layer
+    assert exchanged == ExpectedCollective("all_to_all", moved, "cp", 2 * passes * 4 * L, synchronizations)
+    assert averaged == ExpectedCollective("all_reduce", 4000, "cp", 1, synchronizations and 1)
 
 
 @pytest.mark.parametrize(("recomputed", "passes"), [("none", 2), ("full", 3)])

@@ -1,4 +1,4 @@
-"""Numbers of calls and meetings before a run, from the shapes of a model and an engine's rules."""
+"""Numbers of calls and synchronizations before a run, from the shapes of a model and an engine's rules."""
 
 import pytest
 
@@ -15,8 +15,8 @@ PARAMETERS_8B = 8_030_261_248
 
 
 def expected(strategy, of: Case, parameters: int) -> dict[str, tuple[float | None, float | None]]:
-    """Calls and meetings of each operation of *strategy*."""
-    return {each.op: (each.calls, each.meetings) for each in strategy.traffic(of, parameters)}
+    """Calls and synchronizations of each operation of *strategy*."""
+    return {each.op: (each.calls, each.synchronizations) for each in strategy.traffic(of, parameters)}
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_what_stays_gathered_is_not_gathered_again():
     # 1,024 ranks pad the vocabulary by 768 rows, in the head and the embedding
     padded = PARAMETERS_8B + 2 * 768 * 4096
     assert gathers.bytes == 4 * (2 * padded - table - 2 * 768 * 4096)
-    assert gathers.standing == 4 * table
-    assert (gathers.calls, gathers.meetings) == (65, 32 + 2)
+    assert gathers.still_gathered_bytes == 4 * table
+    assert (gathers.calls, gathers.synchronizations) == (65, 32 + 2)
 
 
 def test_stages_1_and_2_all_reduce_what_the_paper_reduce_scatters():
     parameters = workload_of(case("zero")).parameters()
-    for stage, meets in ((1, 1), (2, None)):
+    for stage, synchronizations in ((1, 1), (2, None)):
         found = Zero(stage=stage).traffic(case("zero"), parameters)
         reduction = next(each for each in found if each.op == "reduce_scatter")
         assert reduction.issued_as == "all_reduce"
-        assert meets is None or reduction.meetings == meets
+        assert synchronizations is None or reduction.synchronizations == synchronizations
         assert next(each.calls for each in found if each.op == "all_gather") == 1
 
 
@@ -79,7 +79,7 @@ def test_a_model_in_one_prefetch_is_gathered_at_once_and_never_again():
     # before its forward pass the whole model, which has no parameter of its own, prefetches all
     assert gathers.calls == 1
     assert gathers.bytes == 4 * parameters
-    assert gathers.standing == 4 * parameters
+    assert gathers.still_gathered_bytes == 4 * parameters
 
 
 def test_a_rank_keeps_the_whole_gradient_of_a_tensor_that_two_partitions_share():

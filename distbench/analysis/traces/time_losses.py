@@ -37,7 +37,7 @@ _MOST_FOLLOWING = 3
 
 
 @dataclass(frozen=True)
-class Loss:
+class TimeLoss:
     """A cause of lost time."""
 
     kind: LossKind
@@ -66,7 +66,7 @@ class LostTime:
     following: str = ""
 
 
-def find_losses(lost: Mapping[int, Sequence[LostTime]], step_s: float) -> list[Loss]:
+def find_losses(lost: Mapping[int, Sequence[LostTime]], step_s: float) -> list[TimeLoss]:
     """Add equal causes up, the largest first.
 
     Args:
@@ -82,7 +82,7 @@ def find_losses(lost: Mapping[int, Sequence[LostTime]], step_s: float) -> list[L
         most = max(by_rank, key=lambda rank: by_rank[rank])
         seconds = math.fsum(by_rank.values()) / len(lost)
         following = _most_following([part for _, part in found])
-        losses.append(Loss(kind, name, following, seconds, seconds / step_s, most, by_rank[most], advice))
+        losses.append(TimeLoss(kind, name, following, seconds, seconds / step_s, most, by_rank[most], advice))
     return sorted(losses, key=lambda loss: (-loss.seconds, loss.kind, loss.name))
 
 
