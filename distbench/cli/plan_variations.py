@@ -42,7 +42,7 @@ class CaseVariations:
     @property
     def predictions(self) -> list[tuple[CasePrediction, str]]:
         """Each prediction, with words for its machine."""
-        found = [(each.found, f"with {_what_text(each)}") for each in self.variations]
+        found = [(each.prediction, f"with {_what_text(each)}") for each in self.variations]
         return [(self.base, "as given"), *((each, what) for each, what in found if not isinstance(each, str))]
 
     @property
@@ -124,7 +124,7 @@ def _reason_texts(varied: Sequence[CaseVariations]) -> list[str]:
         for why, what in (
             *((found.step, what) for found, what in each.predictions),
             *_unknown_peaks(each),
-            *((other.found, f"with {_what_text(other)}") for other in each.variations),
+            *((other.prediction, f"with {_what_text(other)}") for other in each.variations),
         )
         if isinstance(why, str)
     )
@@ -155,14 +155,14 @@ def variations_json(varied: Sequence[CaseVariations]) -> list[dict[str, Any]]:
 
 
 def _variation_json(other: Variation, base: CasePrediction) -> dict[str, Any]:
-    failed = isinstance(other.found, str)
+    failed = isinstance(other.prediction, str)
     return {
-        "varied": other.varied,
+        "varied": other.figure,
         "value": other.value,
-        "unit": _UNITS[other.varied],
+        "unit": _UNITS[other.figure],
         "world_size": other.case.world_size,
-        "predicted": None if isinstance(other.found, str) else prediction_json(other.found),
-        "reason": other.found if failed else None,
+        "predicted": None if isinstance(other.prediction, str) else prediction_json(other.prediction),
+        "reason": other.prediction if failed else None,
         "change": other.change(base),
     }
 
@@ -174,21 +174,21 @@ def _given_text(base: CasePrediction, machine: Machine) -> str:
 
 
 def _what_text(other: Variation) -> str:
-    match other.varied:
+    match other.figure:
         case "memory":
             return f"{format_bytes(other.value)} of memory"
         case "nodes":
             return format_count(round(other.value), "node")
-    where = "inside a node" if other.varied == "inside" else "between nodes"
+    where = "inside a node" if other.figure == "inside" else "between nodes"
     return f"{format_gb_per_s(other.value)} GB/s {where}"
 
 
 def _variation_cells(other: Variation, base: CasePrediction) -> tuple[str, ...]:
-    if isinstance(other.found, str):
+    if isinstance(other.prediction, str):
         fits = "no" if other.lacks_memory else MISSING_TEXT
         return fits, *[MISSING_TEXT] * 4
     change = other.change(base)
-    return _cells(other.found, MISSING_TEXT if change is None else _percent(change))
+    return _cells(other.prediction, MISSING_TEXT if change is None else _percent(change))
 
 
 def _percent(change: float) -> str:

@@ -21,7 +21,7 @@ class TorchMinimum:
 
     release: str
     """First release that has it."""
-    older: str
+    why_older_fails: str
     """Why older ones will not do."""
     strategy: str = ""
     """Strategy whose cases need it; empty: any."""
@@ -29,7 +29,7 @@ class TorchMinimum:
     """Options with which that strategy needs it; empty: it always does."""
     package: str = ""
     """Package whose use needs it; empty: cases need it whatever they import."""
-    instead: str = ""
+    workaround: str = ""
     """What to do on an older torch besides getting a newer one."""
 
     @property
@@ -55,7 +55,7 @@ TORCH_MINIMA = (
             "a rank of an older one sends its first message to itself, which gloo refuses",
             strategy="pp",
             options={"schedule": name},
-            instead="with torch 2.10 or 2.11 use another schedule",
+            workaround="with torch 2.10 or 2.11 use another schedule",
         )
         for name, rules in SCHEDULES.items()
         if rules.is_v_shaped
@@ -64,14 +64,14 @@ TORCH_MINIMA = (
         "2.10",
         "older schedules always return outputs, and with gloo their first message fails",
         strategy="pp",
-        instead="zero: {stage: 1, mesh: {pp: 2}} has DeepSpeed's pipelines",
+        workaround="zero: {stage: 1, mesh: {pp: 2}} has DeepSpeed's pipelines",
     ),
     TorchMinimum(
         "2.10",
         "older releases have an incompatible prototype of ring attention",
         strategy="cp",
         options={"implementation": "ring"},
-        instead="use implementation: ulysses",
+        workaround="use implementation: ulysses",
     ),
     # the oldest torchao that distbench supports, 0.18: torch.nn.functional.ScalingType
     TorchMinimum("2.10", "with an older one its import fails", package="torchao"),
@@ -91,5 +91,5 @@ def torch_problem(case: Case, strategy: Strategy, packages: Iterable[str], machi
             minimum.release
         ):
             needed = f"{minimum.subject} needs torch {minimum.release} or newer, but {version} is installed"
-            return f"{needed}: {minimum.older}; {minimum.instead or 'install a newer torch'}"
+            return f"{needed}: {minimum.why_older_fails}; {minimum.workaround or 'install a newer torch'}"
     return None

@@ -113,9 +113,7 @@ def _tree(case: Case, changes: Sequence[SettingChange], suite: Suite, descriptio
         "trials": max(_MIN_TRIALS, suite.measure.trials),
         "warmup": max([suite.measure.warmup, *_settling_steps(case, changes)]),
     }
-    machine = {
-        key: resolved[key] for key in ("limits", "launcher", "metrics", ENVIRONMENTS_KEY) if key in resolved
-    }
+    machine = {key: resolved[key] for key in _MACHINE_KEYS if key in resolved}
     own = f"{case.strategy.name}."
     options = [
         {case.strategy.name: {**case.strategy.options, change.key.removeprefix(own): change.value}}

@@ -117,19 +117,21 @@ def _differences(case: Case, strategy: Any) -> dict[str, Any]:
     match case.strategy.name:
         case "fsdp":
             return {
-                "gathers": "micro_batch" if strategy.sharding == "grad_op" else "pass",
-                "reductions": "micro_batch" if strategy.reduce_each_micro_batch else "step",
+                "gather_frequency": "micro_batch" if strategy.sharding == "grad_op" else "pass",
+                "reduce_frequency": "micro_batch" if strategy.reduce_each_micro_batch else "step",
             }
         case "zero":
             return _zero(case, strategy) | (_parts(case, strategy) if strategy.pipeline else {})
         case "cp":
-            sharding = {"gathers": "pass", "reductions": "micro_batch"} if strategy.sharded else {}
+            sharding = (
+                {"gather_frequency": "pass", "reduce_frequency": "micro_batch"} if strategy.sharded else {}
+            )
             exchange = "repeated_ring" if strategy.implementation == "ring" else "ulysses"
             return {"exchange": exchange, **sharding}
         case "pp":
             return _pipeline(case, strategy) | _parts(case, strategy)
     if getattr(strategy, "sharded_optimizer", False):
-        return {"gathers": "step", "overlaps_gathers": False, "reduction": "all_reduce"} | {
+        return {"gather_frequency": "step", "overlaps_gathers": False, "reduce_op": "all_reduce"} | {
             "shards": case.world_size,
             "replicas": 1,
             "parameter_bytes": DTYPE_BYTES[case.precision.master],
@@ -140,9 +142,9 @@ def _differences(case: Case, strategy: Any) -> dict[str, Any]:
 def _zero(case: Case, strategy: Any) -> dict[str, Any]:
     level, overlaps = ZERO_STAGES[strategy.stage], bool(strategy.overlap_comm)
     return {
-        "gathers": level.gathers,
-        "reductions": level.reductions,
-        "reduction": "all_reduce" if reduces_full_gradients(strategy, case) else level.reduction,
+        "gather_frequency": level.gathers,
+        "reduce_frequency": level.reductions,
+        "reduce_op": "all_reduce" if reduces_full_gradients(strategy, case) else level.reduction,
         "overlaps_gathers": overlaps and strategy.stage == 3,
         "overlaps_reductions": overlaps and strategy.stage > 0,
         # AutoTP leaves embedding and head whole, and sums for query, key, value, gate and up separately
@@ -158,7 +160,7 @@ def _pipeline(case: Case, strategy: Any) -> dict[str, Any]:
     }
     if strategy.mesh_sizes(case.world_size).get("dp_shard", 1) > 1:
         gathers = "pass" if strategy.reshard_after_forward else "micro_batch"
-        return differences | {"gathers": gathers, "reductions": "micro_batch"}
+        return differences | {"gather_frequency": gathers, "reduce_frequency": "micro_batch"}
     return differences
 
 

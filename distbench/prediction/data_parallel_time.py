@@ -37,7 +37,7 @@ class DataParallelTime:
         return [self._reduction_group] if self._is_replicated else [self.shard_group, self.replica_group]
 
     @property
-    def own_parameters(self) -> float:
+    def updated_parameters(self) -> float:
         """Parameters that a rank updates."""
         whole = self.layers * self.layer_parameters + self.vocab_parameters
         return whole if self._is_replicated else whole / self.shard_group.size
@@ -51,8 +51,8 @@ class DataParallelTime:
         layout = self.layout
         rounds = layout.micro_batches // layout.parts
         times = {"never": 0, "step": 1, "micro_batch": rounds, "pass": layout.micro_batches}
-        gathers, reductions = times[layout.gathers], times[layout.reductions]
-        backward_gathers = gathers if layout.gathers == "pass" else 0
+        gathers, reductions = times[layout.gather_frequency], times[layout.reduce_frequency]
+        backward_gathers = gathers if layout.gather_frequency == "pass" else 0
         gather, reduction = self._gather(self.layer_parameters), self._reduction(self.layer_parameters)
         both = min(backward_gathers, reductions)
         hides, hides_reduction = layout.overlaps_gathers, layout.overlaps_reductions
@@ -67,7 +67,7 @@ class DataParallelTime:
 
     @property
     def _is_replicated(self) -> bool:
-        return self.layout.gathers == "never"
+        return self.layout.gather_frequency == "never"
 
     @property
     def _reduction_group(self) -> Group:
@@ -80,7 +80,7 @@ class DataParallelTime:
         size = parameters * self.layout.gradient_bytes
         if self._is_replicated:
             return all_reduce_seconds(size, self._reduction_group, self.hardware)
-        seconds = all_reduce_seconds if self.layout.reduction == "all_reduce" else gather_seconds
+        seconds = all_reduce_seconds if self.layout.reduce_op == "all_reduce" else gather_seconds
         shard = size / self.shard_group.size
         return seconds(size, self.shard_group, self.hardware) + all_reduce_seconds(
             shard, self.replica_group, self.hardware

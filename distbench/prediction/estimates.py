@@ -25,7 +25,7 @@ class PredictedValue:
     @classmethod
     def with_relative_sd(cls, value: float, relative_sd: float) -> PredictedValue:
         """*value* whose logarithm is normal with the standard deviation *relative_sd*."""
-        factor = math.exp(min(NORMAL_95 * relative_sd, _MAX_HALF_LOG_WIDTH))
+        factor = math.exp(min(NORMAL_95 * relative_sd, MAX_LOG_EXPONENT))
         return cls(value, value / factor, value * factor)
 
     @property
@@ -72,7 +72,7 @@ class MemoryPrediction:
 
 _LONG_S = 10.0
 """Seconds from which on people read seconds, not milliseconds."""
-_MAX_HALF_LOG_WIDTH = 100.0
-"""Half width of an interval of the logarithm, beyond which it says nothing."""
+MAX_LOG_EXPONENT = 100.0
+"""Largest half width of an interval of a logarithm; a wider one would say nothing."""
 NORMAL_95 = 1.6448536269514722
 """Quantile of the normal distribution at 95 %: with its negative it bounds the middle 90 %."""

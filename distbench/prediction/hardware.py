@@ -55,14 +55,20 @@ class Hardware:
     def product_flops(self, dtype: str, *, tf32: bool) -> float | None:
         """FLOP/s of large matrix products in *dtype*; None: the data sheet has no peak for it."""
         peak = self.sheet.peak.for_dtype(dtype, tf32=tf32)
-        reached = self.sheet.reached or _MEASURED.get(self.generation, _MEASURED["hopper"])[0]
-        return None if peak is None else peak * reached * self._sustained
+        achieved_share = self.sheet.achieved_share or _MEASURED.get(self.generation, _MEASURED["hopper"])[0]
+        return None if peak is None else peak * achieved_share * self._sustained
 
     @property
     def float8_flops(self) -> float | None:
         """FLOP/s of large matrix products in float8; None: the data sheet has no peak for it."""
-        reached = self.sheet.float8_reached or _MEASURED.get(self.generation, _MEASURED["hopper"])[1]
-        return None if self.sheet.peak.float8 is None else self.sheet.peak.float8 * reached * self._sustained
+        achieved_share = (
+            self.sheet.float8_achieved_share or _MEASURED.get(self.generation, _MEASURED["hopper"])[1]
+        )
+        return (
+            None
+            if self.sheet.peak.float8 is None
+            else self.sheet.peak.float8 * achieved_share * self._sustained
+        )
 
     @property
     def _sustained(self) -> float:

@@ -17,48 +17,55 @@ products and a softmax."""
 class Kernels:
     """Kernels of one implementation. A pass reads or writes each element once, in the computation's dtype."""
 
-    norm: float
+    norm_passes: float
     """Passes over the residual path of a normalization."""
-    residual: float
+    residual_passes: float
     """Passes over it that add a branch to it."""
-    rotary: float
+    rotary_passes: float
     """Passes over queries, keys and values of rotary positions, and of copies before attention."""
-    activation: float
+    activation_passes: float
     """Passes over the width of the feed-forward network between its matrices."""
-    loss: float
+    loss_bytes_per_logit: float
     """Bytes for each logit in loss and its gradient."""
     attention: AttentionKernel
-    cast: float
+    cast_bytes_per_element: float
     """Bytes for each element that a product in float8 reads, to scale and cast it."""
-    launch: float
+    launch_s: float
     """Seconds in which the host launches a layer's forward pass."""
 
     def layer_passes(self, decoder: DecoderShape) -> float:
         """Passes of a layer's forward pass over its residual path."""
-        projected = self.rotary * decoder.queries_keys_values / decoder.hidden
-        inner = self.activation * decoder.ffn / decoder.hidden
-        return 2 * (self.norm + self.residual) + projected + inner
+        projected = self.rotary_passes * decoder.queries_keys_values / decoder.hidden
+        inner = self.activation_passes * decoder.ffn / decoder.hidden
+        return 2 * (self.norm_passes + self.residual_passes) + projected + inner
 
 
 EAGER = Kernels(
     # RMSNorm in fp32 of single operators: cast 3, square and mean 4, two products 6, cast 3
-    norm=16,
-    residual=3,
+    norm_passes=16,
+    residual_passes=3,
     # product in fp32: cast 3, product 4, cast 3; then keys and values are copied
-    rotary=10,
+    rotary_passes=10,
     # silu 2, product 3
-    activation=5,
+    activation_passes=5,
     # to fp32 6, log-softmax 8, its gradient 8, to bf16 6
-    loss=28,
+    loss_bytes_per_logit=28,
     attention="flash",
     # maximum 2, scale and cast 3, transposed copy 2
-    cast=7,
+    cast_bytes_per_element=7,
     # about 60 operators of 6 to 10 us
-    launch=500e-6,
+    launch_s=500e-6,
 )
 """Operators of torch one by one."""
 COMPILED = Kernels(
-    norm=3, residual=3, rotary=3, activation=3, loss=20, attention="flash", cast=7, launch=150e-6
+    norm_passes=3,
+    residual_passes=3,
+    rotary_passes=3,
+    activation_passes=3,
+    loss_bytes_per_logit=20,
+    attention="flash",
+    cast_bytes_per_element=7,
+    launch_s=150e-6,
 )
 """Layers under torch.compile: a kernel reads and writes once what several operators would."""
 

@@ -76,7 +76,7 @@ class RankWork:
             "attention": attended,
         }[layout.recomputation]
         backward = of_gradients + attended_back + BACKWARD_PASSES * passes + recomputed
-        launch = self.kernels.launch
+        launch = self.kernels.launch_s
         # the backward pass launches about twice as many
         idle = max(0.0, launch - forward) + max(0.0, 2 * launch - backward)
         return LayerTime(forward, backward, attended, idle)
@@ -84,7 +84,7 @@ class RankWork:
     def head(self) -> float:
         """Seconds of head and loss, forward and backward."""
         product = head_product(self.decoder, self.layout.tokens, self.layout.vocab_ranks)
-        logits = self.kernels.loss * product.rows * product.columns / self.hardware.memory
+        logits = self.kernels.loss_bytes_per_logit * product.rows * product.columns / self.hardware.memory
         return logits + sum(self._product(each) for each in (product, *backward_products(product)))
 
     def _product(self, product: MatrixProduct) -> float:
@@ -95,7 +95,7 @@ class RankWork:
     def _layer_product(self, product: MatrixProduct) -> float:
         """Seconds of *product* inside a layer, with casts to float8."""
         cast_factor = {"none": 0.0, "tensor": 1.0, "row": _ROW_CAST, "block": _BLOCK_CAST}[self.layout.float8]
-        cast = cast_factor * self.kernels.cast * product.operands
+        cast = cast_factor * self.kernels.cast_bytes_per_element * product.operands
         moved = product.elements * self.layout.element_bytes
         return product.flops / self.layer_flops + (moved + cast) / self.hardware.memory
 

@@ -37,11 +37,11 @@ class StepLayout:
     """Pipeline stages on a rank."""
     splits_backward: bool = False
     """True if a pipeline computes gradients of weights where it would be idle (zero-bubble schedules)."""
-    gathers: Literal["never", "step", "micro_batch", "pass"] = "never"
+    gather_frequency: Literal["never", "step", "micro_batch", "pass"] = "never"
     """How often sharded parameters are all-gathered, as in ``ShardingLevel``."""
-    reductions: Literal["step", "micro_batch"] = "step"
+    reduce_frequency: Literal["step", "micro_batch"] = "step"
     """How often gradients are reduced."""
-    reduction: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    reduce_op: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """Operation that reduces gradients over the ranks that shard."""
     parts: int = 1
     """Micro-batches of a pipeline that count as one for ``micro_batch`` in those two."""

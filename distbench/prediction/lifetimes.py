@@ -17,12 +17,12 @@ from distbench.workloads.operations import Operation
 class ParameterBytes:
     """Bytes of an element of a parameter outside of its stored values."""
 
-    copy: float = 0.0
+    cast_copy: float = 0.0
     """Of a copy in the compute dtype, made in each forward pass and kept for the backward pass."""
-    raw: float = 0.0
+    computed_gradient: float = 0.0
     """Of its gradient as the backward pass makes it."""
-    gradient: float = 0.0
-    """Of its gradient as the optimizer gets it; 0: the backward pass leaves the raw one."""
+    final_gradient: float = 0.0
+    """Of its gradient as the optimizer gets it; 0: the backward pass leaves the computed one."""
     accumulates: bool = False
     """True if gradients of an earlier micro-batch exist, to which those of this one are added."""
 
@@ -31,17 +31,17 @@ class ParameterBytes:
 class PartMemory:
     """Bytes of a part of a model, above what existed before it."""
 
-    kept: float
+    saved: float
     """After the forward pass, without its result: the tensors and copies that the backward pass needs."""
     forward_peak: float
     backward_peak: float
-    """At once in the backward pass, which begins with ``kept`` and the gradient of its result."""
-    begun: float
+    """At once in the backward pass, which begins with ``saved`` and the gradient of its result."""
+    backward_start: float
     """At the beginning of the backward pass: all tensors that it needs, and the gradient of the result."""
     gradients: float
     """Gradients that it leaves, besides that of its input."""
     copies: float = 0.0
-    """Copies of parameters in ``kept``."""
+    """Copies of parameters in ``saved``."""
 
 
 class _Count:
@@ -66,7 +66,7 @@ def part_memory(
     """
     forward = _Count()
     saved_bytes = _run_forward(operations, source, weights, forward)
-    copies = weights.copy * sum(each.parameters for each in operations)
+    copies = weights.cast_copy * sum(each.parameters for each in operations)
     result = operations[-1].size
     backward = _Count(saved_bytes + result)
     gradients = _run_backward(operations, weights, backward)
@@ -85,14 +85,14 @@ def _run_forward(
 ) -> float:
     """Count the forward pass in *count*; return what it keeps."""
     sizes = {"x": source, **{each.result: each.size for each in operations}}
-    saved = {name for each in operations for name in each.saved}
+    saved = {name for each in operations for name in each.saved_tensors}
     uses = Counter(name for each in operations for name in each.inputs)
-    count.add(source + weights.copy * sum(each.parameters for each in operations))
+    count.add(source + weights.cast_copy * sum(each.parameters for each in operations))
     loss_input_bytes = 0.0
     for each in operations:
-        count.add(each.kept + each.size)
-        count.add(each.working)
-        count.now -= each.working
+        count.add(each.saved_bytes + each.size)
+        count.add(each.workspace)
+        count.now -= each.workspace
         for name in each.inputs:
             uses[name] -= 1
             if uses[name] or name in saved or name == "x":
@@ -111,14 +111,14 @@ def _unsaved(sizes: dict[str, float], saved: set[str], names: Sequence[str]) -> 
 def _run_backward(operations: Sequence[Operation], weights: ParameterBytes, count: _Count) -> float:
     """Count the backward pass in *count*, which begins with what the forward pass kept; return gradients."""
     sizes = {each.result: each.size for each in operations}
-    owners = Counter(name for each in operations for name in each.saved)
+    owners = Counter(name for each in operations for name in each.saved_tensors)
     saved_sizes = {**sizes, "x": operations[0].size}
     pending: dict[str, _Gradient] = {operations[-1].result: _Gradient(operations[-1].size)}
     uncast: list[int] = []
     for each in reversed(operations):
         gradient = pending.pop(each.result)
-        count.add(each.working_backward)
-        own = each.parameters * weights.raw
+        count.add(each.backward_workspace)
+        own = each.parameters * weights.computed_gradient
         count.add(own)
         for name in each.inputs:
             new = gradient if each.passes_gradient else _Gradient(_size_of(name, sizes, operations))
@@ -133,21 +133,23 @@ def _run_backward(operations: Sequence[Operation], weights: ParameterBytes, coun
                 _release(new, count)
                 new = added
             pending[name] = new
-        count.now -= each.working_backward + each.kept + each.parameters * weights.copy
+        count.now -= each.backward_workspace + each.saved_bytes + each.parameters * weights.cast_copy
         _release(gradient, count)
-        for name in each.saved:
+        for name in each.saved_tensors:
             owners[name] -= 1
             if not owners[name]:
                 count.now -= saved_sizes[name]
-        if weights.gradient:
+        if weights.final_gradient:
             # autograd goes back to the casts, the first operations of a layer, last
             uncast.append(each.parameters)
         elif weights.accumulates:
             count.now -= own
     for parameters in uncast:
-        count.add(parameters * weights.gradient)
-        count.now -= parameters * (weights.raw + (weights.gradient if weights.accumulates else 0))
-    gradient_bytes = 0.0 if weights.accumulates else weights.gradient or weights.raw
+        count.add(parameters * weights.final_gradient)
+        count.now -= parameters * (
+            weights.computed_gradient + (weights.final_gradient if weights.accumulates else 0)
+        )
+    gradient_bytes = 0.0 if weights.accumulates else weights.final_gradient or weights.computed_gradient
     return gradient_bytes * sum(each.parameters for each in operations)
 
 
@@ -170,11 +172,11 @@ def _size_of(name: str, sizes: dict[str, float], operations: Sequence[Operation]
 
 
 def _saves(operations: Sequence[Operation], name: str) -> bool:
-    return any(name in each.saved for each in operations)
+    return any(name in each.saved_tensors for each in operations)
 
 
 def _until_last_saved(operations: Sequence[Operation]) -> Sequence[Operation]:
     """*operations* up to the one that makes the last tensor that a backward pass needs."""
-    saved = {name for each in operations for name in each.saved}
-    last = max(place for place, each in enumerate(operations) if each.result in saved or each.kept)
+    saved = {name for each in operations for name in each.saved_tensors}
+    last = max(place for place, each in enumerate(operations) if each.result in saved or each.saved_bytes)
     return operations[: last + 1]

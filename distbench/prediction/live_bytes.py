@@ -1,4 +1,4 @@
-"""Moments of a step at which memory can be at its peak, as bytes by kind."""
+"""Live bytes by kind where the memory of a step can be at its peak."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelMemory:
             accumulates=case.batch.gradient_accumulation_steps > 1,
         )
 
-    def moment(
+    def live_bytes(
         self, activations: float, gradients: float = 0.0, *, logits: float = 0.0, gathered: float = 0.0
     ) -> LiveBytes:
         """LiveBytes with these bytes besides the states, and with the gradients of earlier micro-batches."""
@@ -66,14 +66,14 @@ class ModelMemory:
 
     def update(self, case: Case, largest: float) -> LiveBytes:
         """LiveBytes of the optimizer's step, which has all gradients and its own temporary tensors."""
-        moment = self.moment(-self.model.shared, 0 if self.accumulates else self.states["gradients"])
+        live = self.live_bytes(-self.model.shared, 0 if self.accumulates else self.states["gradients"])
         updated = self.states["master"] or self.states["parameters"]
-        return {**moment, "activations": update_bytes(case, updated, largest)}
+        return {**live, "activations": update_bytes(case, updated, largest)}
 
     @property
     def loss_arrays(self) -> float:
         """Bytes of the arrays of logits at once in the backward pass of the loss."""
-        return self.end.backward_peak - self.head.kept
+        return self.end.backward_peak - self.head.saved
 
 
 def update_bytes(case: Case, updated: float, largest: float) -> float:
@@ -103,47 +103,47 @@ def boundary_layers(layers: int) -> list[int]:
 def replicated_memory(
     memory: ModelMemory, of_ends: ParameterBytes, endings: ParameterBytes
 ) -> Iterator[LiveBytes]:
-    """Yield the moments of a step on whole layers, or on the part of each that a rank has."""
+    """Yield the live bytes of a step on whole layers, or on the part of each that a rank has."""
     yield from loss_memory(memory, of_ends)
     yield from backward_memory(memory, of_ends, endings)
 
 
 def loss_memory(memory: ModelMemory, weights: ParameterBytes) -> Iterator[LiveBytes]:
-    """Yield the moments from the last layer of the forward pass to the head in the backward pass.
+    """Yield the live bytes from the last layer of the forward pass to the head in the backward pass.
 
     Parameters that are computed with in another dtype are copied: those of a layer in its forward pass, all
     others at its beginning.
     """
-    model, layer, moment = memory.model, memory.layer, memory.moment
+    model, layer, live_bytes = memory.model, memory.layer, memory.live_bytes
     last = parameters_of(model.last)
-    table = 0 if model.tied_parameters else parameters_of(model.first) * weights.copy
-    kept, copies = model.layers * layer.kept, model.layers * layer.copies
-    before = kept - layer.kept
-    yield moment(before + layer.forward_peak - copies, gathered=copies + table + last * weights.copy)
-    yield moment(kept + memory.head.forward_peak - copies, gathered=copies + table)
+    table = 0 if model.tied_parameters else parameters_of(model.first) * weights.cast_copy
+    saved, copies = model.layers * layer.saved, model.layers * layer.copies
+    before = saved - layer.saved
+    yield live_bytes(before + layer.forward_peak - copies, gathered=copies + table + last * weights.cast_copy)
+    yield live_bytes(saved + memory.head.forward_peak - copies, gathered=copies + table)
     logits = memory.loss.forward_peak
-    yield moment(kept + memory.head.kept + logits - copies, logits=logits, gathered=copies)
-    yield moment(kept + memory.end.backward_peak - copies, logits=memory.loss_arrays, gathered=copies)
+    yield live_bytes(saved + memory.head.saved + logits - copies, logits=logits, gathered=copies)
+    yield live_bytes(saved + memory.end.backward_peak - copies, logits=memory.loss_arrays, gathered=copies)
 
 
 def backward_memory(
     memory: ModelMemory, of_ends: ParameterBytes, endings: ParameterBytes
 ) -> Iterator[LiveBytes]:
-    """Yield the moments of the backward pass of the layers and the embedding.
+    """Yield the live bytes of the backward pass of the layers and the embedding.
 
     Gradients in another dtype than the parameters are converted at the end of the layer, and those of
     embedding and head at the end of the pass, as *endings* says.
     """
     model, layer = memory.model, memory.layer
-    head = 0.0 if of_ends.accumulates else parameters_of(model.last) * of_ends.raw
+    head = 0.0 if of_ends.accumulates else parameters_of(model.last) * of_ends.computed_gradient
     for place in boundary_layers(model.layers):
         copied = place * layer.copies
         later = (model.layers - 1 - place) * layer.gradients
-        peak = place * layer.kept + layer.backward_peak - copied
-        yield memory.moment(peak, head + later, gathered=copied)
+        peak = place * layer.saved + layer.backward_peak - copied
+        yield memory.live_bytes(peak, head + later, gathered=copied)
     done = model.layers * layer.gradients
     for ending in _end_gradients(model, of_ends, endings):
-        yield memory.moment(0.0, done + ending)
+        yield memory.live_bytes(0.0, done + ending)
 
 
 def _end_gradients(
@@ -155,18 +155,18 @@ def _end_gradients(
     ranks exists besides the part of the sum that the rank keeps.
     """
     first, last, tied = parameters_of(model.first), parameters_of(model.last), model.tied_parameters
-    partial, raw, final = model.partial_parameters, endings.raw, endings.gradient
-    head = 0.0 if of_ends.accumulates else last * raw
+    partial, computed, final = model.partial_parameters, endings.computed_gradient, endings.final_gradient
+    head = 0.0 if of_ends.accumulates else last * computed
     if not partial or tied:
-        yield head + (first + tied + partial) * raw
+        yield head + (first + tied + partial) * computed
     elif not final:
-        yield head + (partial + (0 if endings.accumulates else first)) * raw
+        yield head + (partial + (0 if endings.accumulates else first)) * computed
     else:
-        yield (0 if endings.accumulates else last * final) + partial * (raw + final)
+        yield (0 if endings.accumulates else last * final) + partial * (computed + final)
     if final and (tied or not partial):
         table_sizes = [first] if tied else [first, last]
-        unconverted, converted = sum(table_sizes) * raw, 0.0
+        unconverted, converted = sum(table_sizes) * computed, 0.0
         for each in table_sizes:
             yield unconverted + converted + each * final
-            unconverted -= each * raw
+            unconverted -= each * computed
             converted += 0 if endings.accumulates else each * final

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from distbench.core import registry
 from distbench.core.case import Case
 from distbench.core.units import join_words
-from distbench.prediction.estimates import NORMAL_95, PredictedValue
+from distbench.prediction.estimates import MAX_LOG_EXPONENT, NORMAL_95, PredictedValue
 from distbench.prediction.probed_rates import (
     COMPUTATION_RATES,
     Duration,
@@ -27,8 +27,6 @@ from distbench.prediction.probed_step import probed_step
 from distbench.record import Record
 from distbench.strategies.base import Strategy
 
-_MAX_HALF_LOG_WIDTH = 100.0
-"""Half width of an interval of the logarithm beyond which it says nothing."""
 _TOO_FAR_APART = "the rates of the two probes differ too much for an interval"
 _Key = tuple[str, ProbedGroup]
 
@@ -49,7 +47,7 @@ class MachineChange:
 def machine_change(case: Case, before: Iterable[Record], after: Iterable[Record]) -> MachineChange | str:
     """Change of a step of *case* by the probes among the records of two runs; or why none can be told.
 
-    Spreads are those of single repetitions: a step is at another moment than the probe.
+    Spreads are those of single repetitions: a step is at another time than the probe.
     """
     sides: list[ProbedRates] = []
     for records, run in ((before, "first"), (after, "second")):
@@ -110,7 +108,7 @@ def _ratio(before: DurationCurve, after: DurationCurve) -> PredictedValue | None
 def _slower(before: Duration, after: Duration, quantile: float) -> float:
     """*after* over *before*, at that *quantile* of the normal distribution of its logarithm."""
     width = quantile * math.hypot(before.relative_sd, after.relative_sd)
-    bounded = max(-_MAX_HALF_LOG_WIDTH, min(_MAX_HALF_LOG_WIDTH, width))
+    bounded = max(-MAX_LOG_EXPONENT, min(MAX_LOG_EXPONENT, width))
     return after.seconds / before.seconds * math.exp(bounded)
 
 

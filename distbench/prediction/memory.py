@@ -27,19 +27,19 @@ def predict_memory(case: Case) -> MemoryPrediction | str:
     workload = workload_of(case)
     if reason := _reason(case, workload):
         return reason
-    moments = strategy_memory(strategy, ModeledCase(case, workload))
-    if isinstance(moments, str):
-        return moments
-    highest = max(moments, key=_total)
+    live_bytes = strategy_memory(strategy, ModeledCase(case, workload))
+    if isinstance(live_bytes, str):
+        return live_bytes
+    highest = max(live_bytes, key=_total)
     peak = lowest = _total(highest)
     if case.device == "cuda":
         fused = strategy_memory(strategy, ModeledCase(case, workload, fuses_norms=True))
-        lowest = max(_total(moment) for moment in fused if not isinstance(moment, str))
+        lowest = max(_total(live) for live in fused if not isinstance(live, str))
     return MemoryPrediction(highest, PredictedValue(peak, lowest * (1 - _ERROR), peak * (1 + _ERROR)))
 
 
-def _total(moment: LiveBytes) -> float:
-    return sum(moment.values())
+def _total(live: LiveBytes) -> float:
+    return sum(live.values())
 
 
 def _reason(case: Case, workload: Workload) -> str:

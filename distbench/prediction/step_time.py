@@ -71,7 +71,7 @@ class _StepTime:
             + self.data_parallel.seconds(self.layer.forward, self.layer.backward)
             + self._send_seconds(),
             "bubble": layout.schedules * (layout.stages - 1) / layout.chunks * (of_layers + inside),
-            "update": self.data_parallel.own_parameters * layout.update_bytes / self.work.hardware.memory,
+            "update": self.data_parallel.updated_parameters * layout.update_bytes / self.work.hardware.memory,
             "host": _STEP + micro_batches * layers * self.layer.idle,
         }
         if layout.splits_backward:

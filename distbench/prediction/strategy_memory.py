@@ -1,4 +1,4 @@
-"""Moments of the step of each strategy: how it splits, copies and gathers what the operations need."""
+"""Live bytes of the step of each strategy: how it splits, copies and gathers what the operations need."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ModeledCase:
 
 
 def strategy_memory(strategy: Strategy, modeled: ModeledCase) -> list[LiveBytes] | str:
-    """Moments of the step of *strategy*, or the reason why no formula has its memory."""
+    """Live bytes of a step of *strategy* at its possible peaks, or the reason why no formula has them."""
     for kind, rule in _RULES.items():
         if isinstance(strategy, kind):
             return rule(strategy, modeled)
@@ -85,15 +85,18 @@ def _replicated(strategy: Any, modeled: ModeledCase, **split: Any) -> list[LiveB
     if accumulates and not model.tied_parameters and model.partial_parameters:
         extra_gradient_bytes = (model.partial_parameters - parameters_of(model.first)) * master
         states = {**states, "gradients": states["gradients"] + extra_gradient_bytes}
-    copy, gradient = (compute, master) if is_cast else (0, 0)
-    of_layers = ParameterBytes(copy, compute, gradient, accumulates or frees)
+    cast_copy, final_gradient = (compute, master) if is_cast else (0, 0)
+    of_layers = ParameterBytes(cast_copy, compute, final_gradient, accumulates or frees)
     of_ends = ParameterBytes(
-        copy, compute, 0, accumulates=(accumulates or frees) and not is_cast and not model.tied_parameters
+        cast_copy,
+        compute,
+        0,
+        accumulates=(accumulates or frees) and not is_cast and not model.tied_parameters,
     )
     memory = ModelMemory.of(case, model, states, of_layers, of_ends)
-    endings = ParameterBytes(copy, compute, gradient, accumulates or frees)
-    moments = [*replicated_memory(memory, of_ends, endings)]
-    return [*moments, memory.update(case, modeled.largest(split.get("tensor", 1)))]
+    endings = ParameterBytes(cast_copy, compute, final_gradient, accumulates or frees)
+    live_bytes = [*replicated_memory(memory, of_ends, endings)]
+    return [*live_bytes, memory.update(case, modeled.largest(split.get("tensor", 1)))]
 
 
 def _single(strategy: Single, modeled: ModeledCase) -> list[LiveBytes] | str:
@@ -103,14 +106,16 @@ def _single(strategy: Single, modeled: ModeledCase) -> list[LiveBytes] | str:
 def _ddp(strategy: DistributedDataParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
     if isinstance(reason := strategy.traced_step(modeled.case), str):
         return reason
-    moments = _replicated(strategy, modeled)
-    return moments if isinstance(moments, str) else _with_buckets(moments, strategy, modeled)
+    live_bytes = _replicated(strategy, modeled)
+    return live_bytes if isinstance(live_bytes, str) else _with_buckets(live_bytes, strategy, modeled)
 
 
-def _with_buckets(moments: Sequence[LiveBytes], strategy: Strategy, modeled: ModeledCase) -> list[LiveBytes]:
-    """*moments* with a copy of all gradients in the buckets that are reduced."""
+def _with_buckets(
+    live_bytes: Sequence[LiveBytes], strategy: Strategy, modeled: ModeledCase
+) -> list[LiveBytes]:
+    """*live_bytes* with a copy of all gradients in the buckets that are reduced."""
     states = modeled.states(strategy) or {}
-    return [{**moment, "buckets": states["gradients"]} for moment in moments]
+    return [{**live, "buckets": states["gradients"]} for live in live_bytes]
 
 
 def _tensor(strategy: TensorParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
@@ -131,8 +136,8 @@ def _context(strategy: ContextParallel, modeled: ModeledCase) -> list[LiveBytes]
         return _sharded_by(
             strategy, modeled, shards=modeled.case.world_size, reshards=True, context=mesh["cp"]
         )
-    moments = _replicated(strategy, modeled, context=mesh["cp"])
-    return moments if isinstance(moments, str) else _with_buckets(moments, strategy, modeled)
+    live_bytes = _replicated(strategy, modeled, context=mesh["cp"])
+    return live_bytes if isinstance(live_bytes, str) else _with_buckets(live_bytes, strategy, modeled)
 
 
 def _sharded(strategy: FullyShardedDataParallel, modeled: ModeledCase) -> list[LiveBytes] | str:
@@ -178,9 +183,9 @@ def _sharded_by(
         casts=precision.compute != precision.master,
         keeps_gradients=not frees and not accumulates,
     )
-    model, weights = modeled.model(**split), ParameterBytes(raw=compute)
-    padding = layout.padding(model)
-    states = {kind: size * padding for kind, size in states.items()}
+    model, weights = modeled.model(**split), ParameterBytes(computed_gradient=compute)
+    padding_ratio = layout.padding_ratio(model)
+    states = {kind: size * padding_ratio for kind, size in states.items()}
     if frees:
         states["gradients"] = 0.0
     memory = ModelMemory.of(case, model, states, weights, weights)
@@ -211,9 +216,9 @@ def _zero(strategy: Zero, modeled: ModeledCase) -> list[LiveBytes] | str:
     accumulates = case.batch.gradient_accumulation_steps > 1
     is_whole, is_cast = reduces_full_gradients(strategy, case), precision.compute != precision.master
     weights = ParameterBytes(
-        raw=compute, accumulates=not is_whole and (accumulates or not model.tied_parameters)
+        computed_gradient=compute, accumulates=not is_whole and (accumulates or not model.tied_parameters)
     )
-    of_layers = ParameterBytes(raw=compute, accumulates=not is_whole or accumulates)
+    of_layers = ParameterBytes(computed_gradient=compute, accumulates=not is_whole or accumulates)
     memory = ModelMemory.of(case, model, states, of_layers, weights)
     memory = replace(memory, accumulates=accumulates or strategy.stage == 3)
     gradient_element_bytes = DTYPE_BYTES[strategy.grad_accum_dtype] if is_cast else compute
@@ -253,20 +258,20 @@ def _pipeline(strategy: PipelineParallel, modeled: ModeledCase) -> list[LiveByte
         return "mesh: peak memory is predicted for a pipeline without other dimensions only"
     precision, parts, ranks = case.precision, strategy.micro_batches, mesh["pp"]
     compute, master = DTYPE_BYTES[precision.compute], DTYPE_BYTES[precision.master]
-    copy, gradient = (compute, master) if precision.compute != precision.master else (0, 0)
-    weights = ParameterBytes(copy, compute, gradient)
+    cast_copy, final_gradient = (compute, master) if precision.compute != precision.master else (0, 0)
+    weights = ParameterBytes(cast_copy, compute, final_gradient)
     batch = replace(case.batch, micro_batch_size=case.batch.micro_batch_size // parts)
     operations = modeled.model(replace(case, batch=batch))
-    moments: list[LiveBytes] = []
+    live_bytes: list[LiveBytes] = []
     shared, largest = ModelMemory.of(case, operations, {}, weights, weights), modeled.largest()
     for number, layers in enumerate(strategy.split_layers(model, ranks)):
         states = FULLY_SHARDED.model_states(case, model.parameters(layers))
         memory = replace(shared, states=states)
         in_flight = schedule_in_flight(strategy.schedule, number, ranks, parts) or parts
         stage = Stage(len(layers), number == 0, number == ranks - 1, parts, in_flight)
-        moments += stage_memory(memory, stage, weights)
-        moments.append(memory.update(case, largest))
-    return moments
+        live_bytes += stage_memory(memory, stage, weights)
+        live_bytes.append(memory.update(case, largest))
+    return live_bytes
 
 
 _Rule = Callable[[Any, ModeledCase], "list[LiveBytes] | str"]
@@ -279,4 +284,4 @@ _RULES: Mapping[type[Strategy], _Rule] = {
     Zero: _zero,
     PipelineParallel: _pipeline,
 }
-"""Class of a strategy -> function that returns the moments of its step, or the reason why there is none."""
+"""Class of a strategy -> function that returns the live bytes of its step, or the reason why not."""

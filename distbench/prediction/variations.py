@@ -17,7 +17,7 @@ from distbench.strategies.base import Strategy
 from distbench.suite.batch import BatchConfig, IndivisibleBatchError
 from distbench.workloads.base import workload_of
 
-Varied = Literal["memory", "inside", "between", "nodes"]
+VariedFigure = Literal["memory", "inside", "between", "nodes"]
 """Memory of a GPU, bandwidth of a GPU inside its node and between nodes, or the number of nodes."""
 
 MEMORY_SIZES = tuple(size * 2**30 for size in (40, 80, 141))
@@ -29,19 +29,19 @@ _FACTORS = (0.5, 2)
 class Variation:
     """A machine that differs in one figure, and what a case would be there."""
 
-    varied: Varied
+    figure: VariedFigure
     value: float
     """Bytes, bytes/s, or nodes."""
     case: Case
     """On other numbers of nodes the same samples of a step are divided over more or fewer devices."""
-    found: CasePrediction | str
+    prediction: CasePrediction | str
     """Its prediction, or the reason why it can't run there."""
     lacks_memory: bool = False
     """True: its model states do not fit, and that is the only reason."""
 
     def change(self, base: CasePrediction) -> float | None:
         """Ratio of its tokens/s to those of *base*, less 1; None: one of them is unknown."""
-        now = None if isinstance(self.found, str) else self.found.tokens_per_s
+        now = None if isinstance(self.prediction, str) else self.prediction.tokens_per_s
         before = base.tokens_per_s
         return now.value / before.value - 1 if now and before else None
 
@@ -70,10 +70,10 @@ def variations(case: Case, machine: Machine) -> Iterator[Variation]:
         yield _on_nodes(case, replace(machine, nodes=number, devices=number * per_node))
 
 
-def _predicted(varied: Varied, value: float, case: Case, machine: Machine) -> Variation:
+def _predicted(figure: VariedFigure, value: float, case: Case, machine: Machine) -> Variation:
     if (problem := _problem(case, machine)) is None:
-        return Variation(varied, value, case, predict_from_data_sheet(case, machine))
-    return Variation(varied, value, case, problem, lacks_only_memory(case, machine, problem))
+        return Variation(figure, value, case, predict_from_data_sheet(case, machine))
+    return Variation(figure, value, case, problem, lacks_only_memory(case, machine, problem))
 
 
 def lacks_only_memory(case: Case, machine: Machine, problem: str) -> bool:

@@ -1,4 +1,4 @@
-"""Moments of a step under DeepSpeed's ZeRO, whose parameters are in the compute dtype."""
+"""Live bytes of a step under DeepSpeed's ZeRO, whose parameters are in the compute dtype."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ class ZeroBuffers:
 
 
 def zero_memory(memory: ModelMemory, weights: ParameterBytes, buffers: ZeroBuffers) -> Iterator[LiveBytes]:
-    """Yield the moments of a step.
+    """Yield the live bytes of a step.
 
     Hooks take each gradient as soon as it exists, and copy it to a bucket. A full bucket is reduced when the
     next gradient comes: the first one of the layer before. Stages 1 and 2 then make an array for the shard of
     all gradients; stage 3 has it all the time.
     """
     begun = buffers.bucket if buffers.is_permanent else 0.0
-    for moment in loss_memory(memory, weights):
-        yield {**moment, "buckets": begun, "gathered": buffers.live}
-    for moment in _layer_moments(memory, weights, buffers):
-        yield {**moment, "gathered": buffers.live}
+    for live in loss_memory(memory, weights):
+        yield {**live, "buckets": begun, "gathered": buffers.live}
+    for live in _layer_memory(memory, weights, buffers):
+        yield {**live, "gathered": buffers.live}
     *_, last = backward_memory(memory, weights, weights)
     ended = last["gradients"] + buffers.shard
     yield {**last, "gradients": ended, "buckets": buffers.bucket, "gathered": buffers.live}
-    update = memory.moment(-memory.model.shared, 0 if memory.accumulates else memory.states["gradients"])
+    update = memory.live_bytes(-memory.model.shared, 0 if memory.accumulates else memory.states["gradients"])
     yield {**update, "activations": buffers.update, "gathered": buffers.live}
 
 
-def _layer_moments(memory: ModelMemory, weights: ParameterBytes, buffers: ZeroBuffers) -> Iterator[LiveBytes]:
+def _layer_memory(memory: ModelMemory, weights: ParameterBytes, buffers: ZeroBuffers) -> Iterator[LiveBytes]:
     model, layer = memory.model, memory.layer
-    head = 0.0 if weights.accumulates else parameters_of(model.last) * weights.raw
-    first = last_parameters(model.layer) * weights.raw
+    head = 0.0 if weights.accumulates else parameters_of(model.last) * weights.computed_gradient
+    first = last_parameters(model.layer) * weights.computed_gradient
     for place in boundary_layers(model.layers):
         later = model.layers - 1 - place
         shard = buffers.shard if later else 0.0
         whole = head + later * layer.gradients + shard
-        kept = place * layer.kept
-        yield {**memory.moment(kept + layer.backward_peak, whole), "buckets": buffers.bucket}
+        saved = place * layer.saved
+        yield {**memory.live_bytes(saved + layer.backward_peak, whole), "buckets": buffers.bucket}
         if later:
             buckets = buffers.bucket + buffers.reduction
-            yield {**memory.moment(kept + layer.begun + first, whole), "buckets": buckets}
+            yield {**memory.live_bytes(saved + layer.backward_start + first, whole), "buckets": buckets}

@@ -35,12 +35,12 @@ class DataSheet:
     """GPUs that its links reach beyond a node; None: those of its node."""
     is_switched: bool = True
     """True if each pair of GPUs has the whole bandwidth of the links; false: each pair has its own link."""
-    reached: float | None = None
+    achieved_share: float | None = None
     """Share of the peak in bf16 that the fastest matrix product was measured to reach; None: no measurement.
 
     Sources: maximum achievable matmul FLOPS (MAMF) in Bekman, Machine Learning Engineering, at 744d01e
     (https://github.com/stas00/ml-engineering/tree/master/compute/accelerator)."""
-    float8_reached: float | None = None
+    float8_achieved_share: float | None = None
     """Likewise of the peak in float8."""
 
     @property
@@ -65,11 +65,16 @@ def _sheet(
     return DataSheet(driver_name, generation, peak, memory_gb * 1e9, pcie_gb * 1e9, **values)  # type: ignore[arg-type]
 
 
-_A100 = {"links": 300, "network": 200, "reached": 271.2 / 312}
+_A100 = {"links": 300, "network": 200, "achieved_share": 271.2 / 312}
 _V100 = {"links": 150, "network": 50}
-_H100 = {"links": 450, "network": 400, "reached": 794.5 / 989.5}
+_H100 = {"links": 450, "network": 400, "achieved_share": 794.5 / 989.5}
 _BLACKWELL = {"links": 900, "network": 400}
-_NVL72 = {"links": 900, "linked_gpus": 72, "reached": 1822 / 2500, "float8_reached": 3615.6 / 5000}
+_NVL72 = {
+    "links": 900,
+    "linked_gpus": 72,
+    "achieved_share": 1822 / 2500,
+    "float8_achieved_share": 3615.6 / 5000,
+}
 
 DATA_SHEETS = {
     "v100-16gb": _sheet("volta", "Tesla V100-SXM2-16GB", 900, 16, **_V100),
@@ -86,26 +91,34 @@ DATA_SHEETS = {
     "l40": _sheet("ada", "NVIDIA L40", 864, 32),
     "l40s": _sheet("ada", "NVIDIA L40S", 864, 32),
     "rtx-4090": _sheet("ada", "NVIDIA GeForce RTX 4090", 1008, 32),
-    "h100-sxm": _sheet("hopper", "NVIDIA H100 80GB HBM3", 3350, 64, **_H100, float8_reached=1402.6 / 1979),
+    "h100-sxm": _sheet(
+        "hopper", "NVIDIA H100 80GB HBM3", 3350, 64, **_H100, float8_achieved_share=1402.6 / 1979
+    ),
     "h100-pcie": _sheet("hopper", "NVIDIA H100 PCIe", 2000, 64),
     "h100-nvl": _sheet("hopper", "NVIDIA H100 NVL", 3900, 64),
-    "h200": _sheet("hopper", "NVIDIA H200", 4800, 64, **_H100, float8_reached=1453.4 / 1979),
+    "h200": _sheet("hopper", "NVIDIA H200", 4800, 64, **_H100, float8_achieved_share=1453.4 / 1979),
     "h200-nvl": _sheet("hopper", "NVIDIA H200 NVL", 4800, 64),
     "b200": _sheet(
-        "blackwell", "NVIDIA B200", 8000, 64, **_BLACKWELL, reached=1745 / 2250, float8_reached=3432.5 / 4500
+        "blackwell",
+        "NVIDIA B200",
+        8000,
+        64,
+        **_BLACKWELL,
+        achieved_share=1745 / 2250,
+        float8_achieved_share=3432.5 / 4500,
     ),
     "gb200": _sheet("blackwell", "NVIDIA GB200", 8000, 64, **_NVL72, network=400),
     "gb300": _sheet("blackwell", "NVIDIA GB300", 8000, 128, links=900, network=800, linked_gpus=72),
     "rtx-5090": _sheet("blackwell", "NVIDIA GeForce RTX 5090", 1792, 64),
     "mi250x": _sheet("cdna", "AMD Instinct MI250X", 1600, 32, is_switched=False),
     "mi300x": _sheet(
-        "cdna", "AMD Instinct MI300X", 5300, 64, links=448, is_switched=False, reached=668.4 / 1307.4
+        "cdna", "AMD Instinct MI300X", 5300, 64, links=448, is_switched=False, achieved_share=668.4 / 1307.4
     ),
     "mi325x": _sheet(
-        "cdna", "AMD Instinct MI325X", 6000, 64, links=448, is_switched=False, reached=784.9 / 1307.4
+        "cdna", "AMD Instinct MI325X", 6000, 64, links=448, is_switched=False, achieved_share=784.9 / 1307.4
     ),
     "mi355x": _sheet(
-        "cdna", "AMD Instinct MI355X", 8000, 64, links=537.6, is_switched=False, reached=1565 / 2516.6
+        "cdna", "AMD Instinct MI355X", 8000, 64, links=537.6, is_switched=False, achieved_share=1565 / 2516.6
     ),
 }
 """Data sheets by the names of ``GPU_TYPES``."""

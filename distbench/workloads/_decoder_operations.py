@@ -66,12 +66,12 @@ class _DecoderOperations:
             result,
             (source,),
             tokens * dim * self._element,
-            saved=() if is_cast else (source,),
-            kept=wide * (1 + is_cast) + tokens * self._wide,
+            saved_tensors=() if is_cast else (source,),
+            saved_bytes=wide * (1 + is_cast) + tokens * self._wide,
             parameters=dim,
             rows=dim,
-            working=wide * is_cast,
-            working_backward=wide * (1 + is_cast),
+            workspace=wide * is_cast,
+            backward_workspace=wide * (1 + is_cast),
         )
 
     def _linear(self, source: str, result: str, into: int, out: int, *, copied: bool = False) -> Operation:
@@ -84,17 +84,17 @@ class _DecoderOperations:
             result,
             (source,),
             size,
-            saved=(source,),
+            saved_tensors=(source,),
             parameters=into * out,
             rows=out,
-            working_backward=size if copied else 0.0,
+            backward_workspace=size if copied else 0.0,
         )
 
     def _gathered(self, source: str, result: str) -> Iterator[Operation]:
         """All positions of *source*, joined from what the all-gather got; nothing if a rank has all."""
         if self._between > 1:
             whole = self._bytes(self._dims.dim)
-            yield Operation(result, (source,), whole, working=whole, working_backward=2 * whole)
+            yield Operation(result, (source,), whole, workspace=whole, backward_workspace=2 * whole)
 
     def _summed(self, source: str, result: str) -> Iterator[Operation]:
         """Sum over the ranks that split a layer, or their part of it; nothing without them."""
@@ -102,7 +102,7 @@ class _DecoderOperations:
         if self._between > 1:
             # rearranged for the reduce-scatter, which copies it; all parts of the gradient, then joined
             yield Operation(
-                result, (source,), whole / self._between, working=2 * whole, working_backward=whole
+                result, (source,), whole / self._between, workspace=2 * whole, backward_workspace=whole
             )
         elif self._split.tensor > 1:
             yield Operation(result, (source,), whole, passes_gradient=True)
@@ -120,10 +120,16 @@ class _DecoderOperations:
         for name, width in (("q", queries), ("k", keys)):
             # halves, their products with cos and sin, and the sums of those
             size = self._bytes(width)
-            yield Operation(f"{name}r", (name,), size, working=size, working_backward=size)
+            yield Operation(f"{name}r", (name,), size, workspace=size, backward_workspace=size)
         # the logarithm of each query's sum, in fp32 at least
         sums = self._tokens * dims.heads / parts * self._wide
-        yield Operation("o", ("qr", "kr", "v"), self._bytes(queries), saved=("qr", "kr", "v", "o"), kept=sums)
+        yield Operation(
+            "o",
+            ("qr", "kr", "v"),
+            self._bytes(queries),
+            saved_tensors=("qr", "kr", "v", "o"),
+            saved_bytes=sums,
+        )
         # heads beside each other
         yield Operation("c", ("o",), self._bytes(queries), passes_gradient=True)
         yield self._linear("c", "w0", queries, dims.dim)
@@ -142,9 +148,9 @@ class _DecoderOperations:
         yield from gathered
         source = "b" if gathered else "b0"
         yield self._linear(source, "gate", dims.dim, width)
-        yield Operation("silu", ("gate",), self._bytes(width), saved=("gate",))
+        yield Operation("silu", ("gate",), self._bytes(width), saved_tensors=("gate",))
         yield self._linear(source, "up", dims.dim, width)
-        yield Operation("product", ("silu", "up"), self._bytes(width), saved=("silu", "up"))
+        yield Operation("product", ("silu", "up"), self._bytes(width), saved_tensors=("silu", "up"))
         yield self._linear("product", "d0", width, dims.dim)
         summed = [*self._summed("d0", "d")]
         yield from summed
@@ -158,7 +164,7 @@ class _DecoderOperations:
         if self._split.tensor > 1 and not self._split.loss_parallel:
             # all classes on each rank, joined from what the all-gather got
             whole = self._bytes(self._dims.vocab_size)
-            yield Operation("logits", ("logits0",), whole, working=whole)
+            yield Operation("logits", ("logits0",), whole, workspace=whole)
 
     def _loss(self) -> Iterator[Operation]:
         """Cross-entropy in fp32 at least: its backward pass has three arrays of logits.
@@ -173,6 +179,11 @@ class _DecoderOperations:
             yield Operation("wide", ("x",), wide, is_in_loss=True)
         source = "wide" if self._element < self._wide else "x"
         yield Operation(
-            "log", (source,), wide, saved=("log",), is_in_loss=True, working_backward=wide * is_split
+            "log",
+            (source,),
+            wide,
+            saved_tensors=("log",),
+            is_in_loss=True,
+            backward_workspace=wide * is_split,
         )
         yield Operation("loss", ("log",), self._wide)

@@ -15,17 +15,17 @@ class Operation:
     inputs: tuple[str, ...]
     """Tensors of which it has gradients."""
     size: float
-    saved: tuple[str, ...] = ()
+    saved_tensors: tuple[str, ...] = ()
     """Tensors, by name, that its backward pass needs."""
-    kept: float = 0.0
+    saved_bytes: float = 0.0
     """Tensors without a name that its backward pass needs: of a norm, its normalized input."""
     parameters: int = 0
     """Elements of its own parameter."""
     rows: int = 1
     """Rows of that parameter, by which it is sharded."""
-    working: float = 0.0
+    workspace: float = 0.0
     """Further tensors at its peak in the forward pass."""
-    working_backward: float = 0.0
+    backward_workspace: float = 0.0
     """Further tensors at its peak in the backward pass, besides the gradients of inputs and parameters."""
     passes_gradient: bool = False
     """The gradients of its inputs are that of its result: a sum, or another view."""

@@ -146,8 +146,8 @@ def _with_sustained_rate(row: PublishedStep) -> PublishedStep:
     sheet, more = hardware.sheet, 0.92 / 0.83
     faster = dataclasses.replace(
         sheet,
-        reached=sheet.reached and sheet.reached * more,
-        float8_reached=sheet.float8_reached and sheet.float8_reached * more,
+        achieved_share=sheet.achieved_share and sheet.achieved_share * more,
+        float8_achieved_share=sheet.float8_achieved_share and sheet.float8_achieved_share * more,
     )
     return dataclasses.replace(row, hardware=dataclasses.replace(hardware, sheet=faster))
 

@@ -24,33 +24,41 @@ from distbench.system.gpu_data_sheets import DATA_SHEETS
 FOLDER = Path(__file__).parent
 
 # kernels of Transformer Engine and Megatron: fused norms and activations, casts inside of them
-_FUSED = dataclasses.replace(COMPILED, loss=16, attention="vendor", cast=2)
+_FUSED = dataclasses.replace(COMPILED, loss_bytes_per_logit=16, attention="vendor", cast_bytes_per_element=2)
 KERNELS = {
     "torch-eager": EAGER,
     "torch-compile": COMPILED,
     # LayerNorm in fp32 under autocast, GELU alone, no rotary positions
     "mpt": dataclasses.replace(
-        EAGER, norm=8, residual=4, rotary=2, activation=4, attention="first", launch=150e-6
+        EAGER,
+        norm_passes=8,
+        residual_passes=4,
+        rotary_passes=2,
+        activation_passes=4,
+        attention="first",
+        launch_s=150e-6,
     ),
     "te": _FUSED,
-    "te-deterministic": dataclasses.replace(_FUSED, cast=7),
-    "megatron": dataclasses.replace(_FUSED, norm=4, residual=5, attention="unfused"),
-    "deepspeed": dataclasses.replace(EAGER, norm=8, residual=4, rotary=3, activation=6, attention="unfused"),
+    "te-deterministic": dataclasses.replace(_FUSED, cast_bytes_per_element=7),
+    "megatron": dataclasses.replace(_FUSED, norm_passes=4, residual_passes=5, attention="unfused"),
+    "deepspeed": dataclasses.replace(
+        EAGER, norm_passes=8, residual_passes=4, rotary_passes=3, activation_passes=6, attention="unfused"
+    ),
 }
 DATA_PARALLELISM: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "fsdp": {"gathers": "pass", "reductions": "micro_batch"},
-    "fsdp-grad-op": {"gathers": "micro_batch", "reductions": "micro_batch"},
-    "fsdp-once": {"gathers": "step"},
-    "distributed-optimizer": {"gathers": "step"},
+    "fsdp": {"gather_frequency": "pass", "reduce_frequency": "micro_batch"},
+    "fsdp-grad-op": {"gather_frequency": "micro_batch", "reduce_frequency": "micro_batch"},
+    "fsdp-once": {"gather_frequency": "step"},
+    "distributed-optimizer": {"gather_frequency": "step"},
     "zero1": {
-        "reduction": "all_reduce",
-        "gathers": "step",
+        "reduce_op": "all_reduce",
+        "gather_frequency": "step",
         "overlaps_gathers": False,
         "overlaps_reductions": False,
     },
-    "zero2": {"gathers": "step", "reductions": "micro_batch", "overlaps_gathers": False},
-    "zero3": {"gathers": "pass", "reductions": "micro_batch"},
+    "zero2": {"gather_frequency": "step", "reduce_frequency": "micro_batch", "overlaps_gathers": False},
+    "zero3": {"gather_frequency": "pass", "reduce_frequency": "micro_batch"},
 }
 _FLOAT8 = {"fp8": "tensor", "fp8-rowwise": "row", "fp8-mx": "block"}
 _NOT_PREDICTED = {"zero2+offload": "offload: the bandwidth of the CPU and of its memory needs a probe"}

@@ -17,7 +17,7 @@ MODEL = DecoderShape(
 )
 PARAMETERS = 32 * MODEL.layer_parameters + 2 * 128256 * 4096
 STEP = StepLayout(length=8192, micro_batch=1, micro_batches=4)
-FSDP = {"shards": 8, "gathers": "pass", "reductions": "micro_batch"}
+FSDP = {"shards": 8, "gather_frequency": "pass", "reduce_frequency": "micro_batch"}
 
 
 def hardware(gpu="h100-sxm", **changes) -> Hardware:
@@ -72,7 +72,7 @@ def test_pairs_with_links_of_their_own_have_a_share_of_them():
 def test_products_of_layers_have_a_share_of_the_fastest_one(gpu, share):
     machine = hardware(gpu)
     # nobody measured the fastest one on Volta, Turing and Ada
-    fastest = machine.sheet.peak.for_dtype("fp16", tf32=False) * (machine.sheet.reached or 0.803)
+    fastest = machine.sheet.peak.for_dtype("fp16", tf32=False) * (machine.sheet.achieved_share or 0.803)
     assert machine.product_flops("fp16", tf32=False) == pytest.approx(share * fastest)
 
 

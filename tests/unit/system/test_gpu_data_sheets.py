@@ -23,8 +23,8 @@ def test_rates_are_in_the_right_units(name):
     # one direction
     assert sheet.links is None or 100e9 <= sheet.links <= 900e9
     assert sheet.network is None or 6e9 < sheet.network <= 100e9
-    assert sheet.reached is None or 0.5 < sheet.reached < 0.9
-    assert sheet.float8_reached is None or 0.5 < sheet.float8_reached < 0.9
+    assert sheet.achieved_share is None or 0.5 < sheet.achieved_share < 0.9
+    assert sheet.float8_achieved_share is None or 0.5 < sheet.float8_achieved_share < 0.9
 
 
 def test_unknown_links_are_absent():
