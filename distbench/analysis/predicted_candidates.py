@@ -30,7 +30,7 @@ def with_predictions(
         return [*candidates]
     marked: dict[str, Candidate] = {}
     for place in group_by(candidates, lambda one: (one.devices, one.work, one.precision)).values():
-        prospects = {one.id: _prospect(one, rows[one.id], predictions.get(one.id)) for one in place}
+        prospects = {one.id: _tuning_case(one, rows[one.id], predictions.get(one.id)) for one in place}
         every = [*prospects.values()]
         for one in place:
             prospect = prospects[one.id]
@@ -40,7 +40,7 @@ def with_predictions(
     return [marked.get(one.id, one) for one in candidates]
 
 
-def _prospect(one: Candidate, row: CaseSummary, found: CasePrediction | None) -> TuningCase:
+def _tuning_case(one: Candidate, row: CaseSummary, found: CasePrediction | None) -> TuningCase:
     # what can't be recommended is no reason to leave out others
     measured = one.speed.value if one.speed and (one.is_noisy or not one.barred) else None
     # a suite may ask for no trials at all

@@ -58,12 +58,12 @@ class TuningRounds:
         rows = [row for row in run.cases if row.status != Status.UNSUPPORTED]
         too_large = [row.case for row in rows if self._is_too_large(found.get(row.case.id))]
         return [
-            self._prospect(row, candidates[row.case.id], found.get(row.case.id), trials[row.case.id])
+            self._tuning_case(row, candidates[row.case.id], found.get(row.case.id), trials[row.case.id])
             for row in rows
             if row.case not in too_large
         ], too_large
 
-    def _prospect(
+    def _tuning_case(
         self, row: CaseSummary, candidate: Candidate, found: CasePrediction | None, trials: int
     ) -> TuningCase:
         speed = row.values.get(THROUGHPUT)

@@ -20,25 +20,25 @@ _CHANGING = ("row", "where", "gpus", "seconds", "assumed", *_SAMPLES)
 class PublishedPair:
     """Two published steps that differ in the number of GPUs, and in the samples of each if those vary."""
 
-    near: PublishedStep
+    base: PublishedStep
     """On fewer GPUs."""
-    far: PublishedStep
+    target: PublishedStep
     ratio: StepRatio
 
     @property
     def factor(self) -> float:
         """Ratio of the GPUs."""
-        return self.far.layout.ranks / self.near.layout.ranks
+        return self.target.layout.ranks / self.base.layout.ranks
 
     @property
     def error(self) -> float:
         """Extrapolated over measured step, less 1."""
-        return self.near.seconds * self.ratio.value / self.far.seconds - 1
+        return self.base.seconds * self.ratio.value / self.target.seconds - 1
 
     @property
     def flat_error(self) -> float:
         """The same if each GPU trained on as many tokens/s as on fewer GPUs."""
-        return self.far.rate / self.near.rate - 1
+        return self.target.rate / self.base.rate - 1
 
     @property
     def is_covered(self) -> bool:
@@ -57,13 +57,13 @@ def pairs(rows: Iterable[PublishedStep]) -> Iterator[PublishedPair]:
         key = tuple(value for name, value in row.facts.items() if name not in _CHANGING)
         series.setdefault(key, []).append(row)
     for alike in series.values():
-        for near, far in itertools.permutations(alike, 2):
-            steps = near.predict(), far.predict()
-            if near.layout.ranks >= far.layout.ranks or any(isinstance(step, str) for step in steps):
+        for base, target in itertools.permutations(alike, 2):
+            steps = base.predict(), target.predict()
+            if base.layout.ranks >= target.layout.ranks or any(isinstance(step, str) for step in steps):
                 continue
-            doublings = math.log2(far.layout.ranks / near.layout.ranks)
-            same = all(near.facts[name] == far.facts[name] for name in _SAMPLES)
-            yield PublishedPair(near, far, StepRatio(*steps, doublings, same))  # type: ignore[arg-type]
+            doublings = math.log2(target.layout.ranks / base.layout.ranks)
+            same = all(base.facts[name] == target.facts[name] for name in _SAMPLES)
+            yield PublishedPair(base, target, StepRatio(*steps, doublings, same))  # type: ignore[arg-type]
 
 
 def errors(found: Iterable[PublishedPair]) -> Errors:
@@ -101,4 +101,4 @@ def _by_root(pair: PublishedPair) -> float:
 
 
 def _model(pair: PublishedPair) -> tuple[str, ...]:
-    return tuple(pair.near.facts[name] for name in ("model", "gpu"))
+    return tuple(pair.base.facts[name] for name in ("model", "gpu"))
