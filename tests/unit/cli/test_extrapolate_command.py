@@ -121,7 +121,7 @@ def test_a_step_that_no_machine_has_is_left_out_of_every_form(runs, tmp_path, st
     options = ("--to", "16", "--scaling", scaling, "--out", runs, "--html", str(tmp_path / "page.html"))
     done = call("extrapolate", "ffff1111", *options)
     assert done.returncode == 0, done.stderr
-    assert f"left out ddp/ws8/mb4/fp32: its step_s is {step_s:g}" in " ".join(done.stdout.split())
+    assert f"left out ddp/ws8/mb4/fp32: its step_s = {step_s:g}" in " ".join(done.stdout.split())
 
 
 def test_measured_steps_that_are_too_far_apart_are_told_without_a_percentage(runs):
