@@ -12,6 +12,7 @@ from distbench.analysis.record_cache import cached_by_record
 from distbench.analysis.settings import strategy_description
 from distbench.core.dtypes import DTYPE_BYTES
 from distbench.core.grouping import group_by, group_pairs
+from distbench.core.serialization import finite_number
 from distbench.core.units import format_bytes
 from distbench.metrics.communication.traffic import SCALAR_BYTES, bus_factor
 from distbench.record import Record
@@ -271,8 +272,8 @@ class _VolumeReconciler:
 
     def _attribute_early_end(self) -> None:
         effective = self._record.effective
-        every = effective.get("parameters", 0)
-        frozen = every - effective.get("trained_parameters", every)
+        every = finite_number(effective.get("parameters"))
+        frozen = every - finite_number(effective.get("trained_parameters", every))
         most = frozen * self._element_bytes * self._record.case.batch.gradient_accumulation_steps
         saved = min(-self._left.get("all_gather", 0.0), most)
         if saved > 0:
@@ -301,11 +302,12 @@ class _VolumeReconciler:
         if not deviation.allowed:
             return math.inf
         effective, case = self._record.effective, self._record.case
-        in_a_pass: float = sum(effective.get(name) or 0 for name in deviation.allowed)
-        elements = 2 * min(in_a_pass, effective["parameters"])
+        in_a_pass = sum(finite_number(effective.get(name)) for name in deviation.allowed)
+        parameters = finite_number(effective.get("parameters"))
+        elements = 2 * min(in_a_pass, parameters)
         if effective.get("checkpointed_layers"):
             # the layers' forward pass runs again, with its own gathers
-            elements += effective["parameters"]
+            elements += parameters
         return float(elements * self._element_bytes * case.batch.gradient_accumulation_steps)
 
     @property

@@ -33,7 +33,7 @@ class MemoryRange:
 
     @property
     def range_text(self) -> str:
-        """``72.5 MiB or more``, ``67.4 to 72.5 MiB``, ``below 64.8 MiB``."""
+        """``72.5 MiB or more``, ``67.4 MiB to 72.5 MiB``, ``below 64.8 MiB``."""
         if self.below is None:
             return f"{format_bytes(self.at_least)} or more"
         if not self.at_least:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 from distbench.analysis.case_summary import CaseSummary
 from distbench.analysis.record_cache import cached_by_record
 from distbench.core.grouping import group_by
+from distbench.core.serialization import finite_number, is_finite_number
 from distbench.record import Record
 from distbench.traces.intervals import difference, union
 
@@ -171,7 +171,7 @@ def _rank_step(rank: int, rows: Sequence[Mapping[str, Any]]) -> RankStep | None:
         whole["begin_s"],
         whole["end_s"],
         whole["busy_s"],
-        max(_number(whole.get("bridged_s")), (whole["end_s"] - whole["begin_s"]) * 1e-6),
+        max(finite_number(whole.get("bridged_s")), (whole["end_s"] - whole["begin_s"]) * 1e-6),
         str(whole.get("trace") or ""),
         tuple(sorted(pieces, key=lambda piece: piece.begin)),
     )
@@ -185,20 +185,12 @@ def _activity(row: Mapping[str, Any]) -> Activity:
         row["begin_s"],
         row["end_s"],
         row["busy_s"],
-        _number(row.get("exposed_s")),
-        _number(row.get("wait_s")),
+        finite_number(row.get("exposed_s")),
+        finite_number(row.get("wait_s")),
     )
 
 
 def _is_valid(row: Mapping[str, Any]) -> bool:
     """True if *row* has a rank and times: a foreign record may hold anything."""
-    is_timed = row.get("rank") is not None and all(_is_number(row.get(key)) for key in _SECONDS)
+    is_timed = row.get("rank") is not None and all(is_finite_number(row.get(key)) for key in _SECONDS)
     return is_timed and row["begin_s"] <= row["end_s"]
-
-
-def _number(value: Any) -> float:
-    return float(value) if _is_number(value) else 0.0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -95,6 +95,16 @@ def replace_nonfinite(data: Any) -> Any:
 
 
 @functools.cache
+def is_finite_number(value: Any) -> bool:
+    """True if *value*, of a record, is a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def finite_number(value: Any) -> float:
+    """*value*, of a record, as a number; 0 if it is no finite one."""
+    return float(value) if is_finite_number(value) else 0.0
+
+
 def _decoder_of(hint: Any) -> ValueDecoder:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):

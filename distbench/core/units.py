@@ -108,6 +108,10 @@ def format_ratio_interval(value: float, low: float, high: float) -> tuple[str, s
 
 def format_duration(seconds: float) -> str:
     """A duration for people: ``85 ms``, ``12.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
     # as rounded, so that no text says 1e+03 ms or 60 s
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 import time
@@ -98,15 +98,17 @@ def _lines(process: subprocess.Popen[bytes], stopped: Stopped) -> Iterator[bytes
     """Yield the lines that *process* prints, until it ends, it takes too long for one, or *stopped*."""
     assert process.stdout is not None
     descriptor, rest, began = process.stdout.fileno(), b"", time.monotonic()
-    while not stopped() and time.monotonic() - began < _LIMIT_S:
-        if not select.select([descriptor], [], [], _POLL_S)[0]:
-            continue
-        if not (read := os.read(descriptor, 1 << 16)):
-            return
-        *lines, rest = (rest + read).split(b"\n")
-        for line in lines:
-            yield line
-            began = time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not stopped() and time.monotonic() - began < _LIMIT_S:
+            if not selector.select(_POLL_S):
+                continue
+            if not (read := os.read(descriptor, 1 << 16)):
+                return
+            *lines, rest = (rest + read).split(b"\n")
+            for line in lines:
+                yield line
+                began = time.monotonic()
 
 
 def _end_text(process: subprocess.Popen[bytes], errors: Path) -> str:

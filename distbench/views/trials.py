@@ -26,7 +26,7 @@ _OFFSET = 0.12
 
 
 class TrialsView(View):
-    """A row and a mark for each trial, those of the fastest case first."""
+    """A row and a mark for each trial, by number of devices, and of these the fastest case first."""
 
     title = "Trials"
     order = 110

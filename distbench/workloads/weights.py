@@ -127,13 +127,19 @@ def cast(module: nn.Module, dtype: torch.dtype, buffers: torch.dtype | None = No
 
 
 def check_dtypes(module: nn.Module) -> None:
-    """Check that the parameters of *module* have one dtype.
+    """Check that the parameters of *module* have one dtype, and are real.
 
     Raises:
-        UnsupportedCase: they have several, and a cast to one would change the model.
+        UnsupportedCase: they have several, and a cast to one would change the model; or one is complex.
     """
     names: dict[torch.dtype, list[str]] = defaultdict(list)
     for name, parameter in module.named_parameters():
+        if parameter.is_complex():
+            raise UnsupportedCase(
+                f"the parameter {name} of the model is complex ({parameter.dtype}), which distbench does not "
+                "train; make it a real tensor with a last dimension of 2, and use torch.view_as_complex in "
+                "forward"
+            )
         if parameter.is_floating_point():
             names[parameter.dtype].append(name)
     if len(names) > 1:

@@ -79,6 +79,12 @@ class OfTwoDtypes(Small):
         self.head.to(torch.bfloat16)
 
 
+class OfComplexNumbers(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = torch.nn.Parameter(torch.ones(16, dtype=torch.complex64))
+
+
 class Keeping(Small):
     """Keeps the running mean of what it has seen, and takes it off what it sees next."""
 

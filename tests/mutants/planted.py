@@ -309,8 +309,8 @@ MUTANTS = (
     ),
     Mutant(
         "a surplus of gathers is explained whatever its size",
-        'elements = 2 * min(in_a_pass, effective["parameters"])',
-        'elements = 2000 * effective["parameters"]',
+        "elements = 2 * min(in_a_pass, parameters)",
+        "elements = 2000 * parameters",
         _in("unit/strategies/test_descriptions"),
     ),
     # judgements

@@ -37,6 +37,13 @@ def test_durations_are_said_as_people_say_them(value, text):
     assert format_duration(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1.0, "-1 s"), (-0.9996, "-1 s"), (-0.5, "-500 ms"), (math.inf, "inf s")]
+)
+def test_a_duration_may_be_negative_or_endless(value, text):
+    assert format_duration(value) == text
+
+
 def test_numbers_have_their_thousands_separated_and_no_digits_that_mean_nothing():
     assert [format_number(v) for v in (1234567.8, 0.12345, 12.5)] == ["1,234,568", "0.123", "12.5"]
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import resource
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -70,7 +70,9 @@ def test_the_other_end_is_not_silent_while_nobody_has_read_what_it_said(connecte
     controller, agent = channel_pair(pair, token, token)
     controller.send(StopLaunch())
     # it has come, whatever took so long on this end
-    select.select([pair[1]], [], [])
+    with selectors.DefaultSelector() as selector:
+        selector.register(pair[1], selectors.EVENT_READ)
+        assert selector.select(60)
     assert agent.seconds_silent() == 0
     while not agent.receive(5):
         pass

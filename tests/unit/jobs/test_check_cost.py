@@ -91,7 +91,9 @@ def test_the_least_work_still_has_several_layers_rows_and_token_ids():
 )
 def test_reduced_work_can_still_be_divided_among_the_devices(strategy, device, least):
     case = dataclasses.replace(LARGE, strategy=strategy, world_size=4, batch=Batch(8, 8, 1), device=device)
-    for task in tasks(case, minutes=0.001):
+    planned = tasks(case, minutes=0.001)
+    assert planned
+    for task in planned:
         assert least.items() <= task.case.workload.options.items()
 
 

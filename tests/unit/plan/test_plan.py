@@ -608,9 +608,10 @@ def test_checkpoints_are_exchanged_within_the_same_work_only(suite):
     text = MINIMAL + "precision: [fp32, bf16]\ncheckpoint: true\nmeasure: {trials: 0}\n"
     plan = make_plan(suite(text), CPU)
     by_id = {task.case.id: task.case for task in plan.trials}
-    for task in plan.trials:
-        if task.job.options.source_id:
-            assert by_id[task.job.options.source_id].precision == task.case.precision
+    exchanged = [task for task in plan.trials if task.job.options.source_id]
+    assert len(exchanged) == 4
+    for task in exchanged:
+        assert by_id[task.job.options.source_id].precision == task.case.precision
 
 
 def test_a_reference_that_does_not_fit_has_stand_ins_that_do_the_same_work(suite):

@@ -15,6 +15,7 @@ from distbench.record.verification import quarantine_trial
 from support.fuzzing import describe
 from support.pretended_suites import SUITE
 from support.runs import call
+from support.stored_runs import SAMPLE
 
 FROZEN = Path(__file__).parents[2] / "frozen" / "run"
 FIRST, ALONE = "pretended-ws1", "pretended+also-works"
@@ -421,3 +422,19 @@ def test_a_copy_with_nothing_of_its_own_counts_once_without_a_word(run):
     words = ("query", "select folder from runs", "--out", str(run.folder.parent), "--json")
     done = call(*words)
     assert (json.loads(done.stdout), done.stderr) == ([{"folder": str(run.folder)}], "")
+
+
+@pytest.mark.parametrize("value", [None, "many"])
+def test_settings_of_no_number_leave_a_run_readable(tmp_path, value):
+    """Theory sums settings of engines that others may have written."""
+    run = tmp_path / "run"
+    shutil.copytree(SAMPLE, run)
+    (file,) = run.glob("trials/zero3-ws2*/0/record.json")
+    record = json.loads(file.read_text())
+    kept = {key: each for key, each in record["effective"].items() if isinstance(each, dict | list)}
+    numbers = dict.fromkeys(record["effective"].keys() - kept.keys() - {"parameters"}, value)
+    record["effective"] = {**kept, **numbers}
+    file.write_text(json.dumps(record))
+    for command in ("show", "report"):
+        done = call(command, str(run))
+        assert done.returncode == 0, done.stderr

@@ -19,13 +19,14 @@ import pytest
 
 import distbench
 from distbench.cli import commands
+from distbench.core import registry
 from distbench.core.case import Case, PluginChoice
 from distbench.core.errors import InfrastructureError, RecordError
 from distbench.core.measurement import MeasureConfig
 from distbench.core.serialization import MAX_JSON_VALUES
 from distbench.gate import calibration
 from distbench.gate.launch_failures import FailureLog
-from distbench.record import parquet
+from distbench.record import Status, parquet
 from distbench.record.run_folder import Run, write_json
 from distbench.system import files
 from support.fault_table import Drill
@@ -54,6 +55,20 @@ def changed(file: Path, *keys: str, to: Any) -> None:
         inner = inner[key]
     inner[keys[-1]] = to
     file.write_text(json.dumps(data))
+
+
+def test_no_reader_imports_a_plugin_that_a_record_names(tmp_path, monkeypatch):
+    (folder := tmp_path / "plugins" / "strategies").mkdir(parents=True)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'PWNED')!r}, 'w')\n")
+    monkeypatch.setenv(registry.PLUGIN_PATH_VARIABLE, str(tmp_path / "plugins"))
+    assert "evil" in registry.plugin_names("strategies")
+    evil = case("evil", strategy=PluginChoice("evil"))
+    full = failed(evil, "rank 0: out of memory", status=Status.OOM_GPU)
+    run = stored_run(tmp_path / "runs", measured(case()), measured(case(), round_=1), full)
+    for command in ("show", "report", "pick", "check"):
+        done = call(command, str(run.folder))
+        assert done.returncode == 0, done.stderr
+        assert not (tmp_path / "PWNED").exists(), command
 
 
 @contextmanager

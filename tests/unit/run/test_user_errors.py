@@ -239,7 +239,7 @@ def test_a_plan_takes_a_model_that_works_and_one_that_looks_at_its_numbers(tmp_p
 
 @pytest.mark.train
 def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path):
-    models = '["small:Small", "odd:Synchronised", "odd:BatchNorm", "odd:OfTwoDtypes"]'
+    models = '["small:Small", "odd:Synchronised", "odd:BatchNorm", "odd:OfTwoDtypes", "odd:OfComplexNumbers"]'
     text = QUICK.replace('"small:Small"', models) + "precision: [fp32, bf16]\nstrategies: [ddp]\n"
     (tmp_path / "suite.yaml").write_text(text)
     done = call_outside("plan", str(tmp_path / "suite.yaml"), "--json")
@@ -253,6 +253,9 @@ def test_a_plan_has_the_cases_that_a_model_does_not_allow_and_why(tmp_path):
     assert "SyncBatchNorm runs on GPUs only" in told["odd:Synchronised", False]
     assert "running statistics in fp32" in told["odd:BatchNorm", True]
     assert "the model has parameters of 2 dtypes" in told["odd:OfTwoDtypes", True]
+    assert (
+        "the parameter phase of the model is complex (torch.complex64)" in told["odd:OfComplexNumbers", False]
+    )
     assert {trial["case_id"] for trial in planned["trials"]} == {
         item["case_id"] for item in planned["cases"] if item["status"] == "planned"
     }
