@@ -324,6 +324,30 @@ strategies: [ddp]
     assert all("return total, count" in arm["advice"] for arm in mask["arms"])
 
 
+def test_an_event_of_one_training_alone_blames_no_case(run_suite):
+    done = run_suite(f"""{SMALL}
+world_sizes: [2]
+check: {{steps: 3, perturbed: 4, fp64: false}}
+strategies: [{{planted: {{bug: [rare-event, summed]}}}}]
+""")
+    rare, wrong = (told(done)[f"planted-{bug}/ws2/mb2/fp32"] for bug in ("rare-event", "summed"))
+    assert (rare["verdict"], wrong["verdict"]) == (NOT_CHECKED, DIFFERS)
+    (reason,) = {arm["reason"] for arm in rare["arms"] if arm["optimizer"] == "adamw"}
+    assert re.fullmatch(
+        r"one training of the case differs from step 0 on \(adamw\), first in gradient of embedding.weight: "
+        r"relative error .*; a second one, from weights perturbed by rounding, does not differ: .*",
+        reason,
+    )
+    records = [done.read(file) for file in done.folder.glob("checks/*/1/record.json")]
+    assert {record["job"]["options"]["role"] for record in records} == {"confirmation"}
+    # of the wrong one, one training is enough; of the other, each has one
+    assert sorted(record["case"]["label"] for record in records) == [
+        "planted-rare-event",
+        "planted-rare-event",
+        "planted-summed",
+    ]
+
+
 def test_a_check_goes_on_where_it_was_stopped(run_suite):
     done = run_suite(f"{SMALL}\nstrategies: [ddp]\nworld_sizes: [2]\ncheck: {{steps: 2, perturbed: 4}}")
     kept, lost = sorted(done.folder.glob("checks/ddp-*/0/record.json"))

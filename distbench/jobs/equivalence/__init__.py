@@ -53,6 +53,10 @@ class CheckSection:
     """Maximum predicted minutes for the check of one case, with its references."""
 
 
+CONFIRMATION = "confirmation"
+"""Role of a second training of a case that differs from its reference."""
+
+
 @dataclass(frozen=True)
 class CheckOptions(JobOptions):
     """Options for the ranks of a check."""
@@ -107,6 +111,9 @@ class EquivalenceJob(JobKind):
     is_deterministic: ClassVar[bool] = True
     order: ClassVar[int] = 10
     missing_verdict_advice: ClassVar[str] = "Equivalence was not checked; run with --check."
+    follow_up_text: ClassVar[str] = (
+        "a case that differs from its reference is trained once more, from weights perturbed by rounding"
+    )
 
     def planned_trials(
         self, section: CheckSection, cases: Sequence[Case], machine: Machine

@@ -142,7 +142,7 @@ class EquivalenceEvidence:
         decisive = [arm for arm in self.arms if arm.word == self.word]
         arm = max(decisive, key=lambda arm: (arm.is_counted, arm.limit_share))
         if arm.word == DIFFERS:
-            difference = _difference_text(arm, self.arm_label(arm)) + _reduced_work_text([arm])
+            difference = difference_text(arm, self.arm_label(arm)) + _reduced_work_text([arm])
             return f"{difference}; {one_line(arm.cause)}" if arm.cause else difference
         if arm.word == DIFFERENT_BY_DESIGN:
             return f"{_by_design_text(arm, self.arm_label(arm))}{_reduced_work_text([arm])}; {arm.design}"
@@ -272,7 +272,7 @@ def quantity_text(worst: LargestDeviation) -> str:
     return f"{family} of {one_line(worst.place.tensor)}" if worst.place.tensor else family
 
 
-def _difference_text(arm: EquivalenceArm, name: str) -> str:
+def difference_text(arm: EquivalenceArm, name: str) -> str:
     """Describe the first difference, and the first rank whose copy differs."""
     drift, first = arm.drift, arm.first
     if drift and (first is None or drift.step < first.place.step):

@@ -22,7 +22,7 @@ from distbench.core.case import Batch, Case, PrecisionConfig
 from distbench.core.job import REFERENCE
 from distbench.core.text import truncate_middle
 from distbench.ipc.trial_files import NO_DROPOUT_KEY, PhaseTimer, TrialInstructions
-from distbench.jobs.equivalence import ADVICE, CheckOptions
+from distbench.jobs.equivalence import ADVICE, CONFIRMATION, CheckOptions
 from distbench.strategies.base import RankContext, UnsupportedCase
 from distbench.strategies.engine import Engine
 from distbench.worker import checks
@@ -41,6 +41,7 @@ _TOLERANCES: dict[str, float] = {"fp64": 1e-9, "fp32": 1e-5}
 # multiple of the rounding of the fp64 training above which a difference has a cause of its own
 _BEYOND_ROUNDING = 10.0
 _PROBES = 2
+_CONFIRMATION_SEED = 1_000_000
 _MAX_ERROR_TEXT = 300
 """Characters kept of the error of a model that fails in fp64."""
 _LOSS_ADVICE = (
@@ -95,6 +96,8 @@ def run(trial: TrialInstructions, context: RankContext, phases: PhaseTimer) -> R
         if options.role == REFERENCE:
             lacking = fp64_memory_problem(context) if options.fp64 else "the suite disables it (check.fp64)"
             check.train_reference(options.perturbed or 0, options.parts or [1], lacking)
+        elif options.role == CONFIRMATION:
+            check.train_case_again()
         else:
             check.train()
     except NotImplementedError as error:
@@ -150,6 +153,14 @@ class _EquivalenceRecorder(FingerprintRecorder):
                 clips_exactly=number % 4 >= 2,
             )
 
+    def train_case_again(self) -> None:
+        """Train the case from weights perturbed by rounding, unlike those of any perturbed reference.
+
+        If the batch is computed in one part, its rows are also in a different order.
+        """
+        is_whole = self._plain.case.batch.total_micro_batches == 1
+        self._train_perturbed(_CONFIRMATION_SEED, name="case", order=_CONFIRMATION_SEED if is_whole else None)
+
     def _attempt_fp64(self) -> str:
         """Train in fp64; return the reason if that fails: the check in other dtypes must go on."""
         try:
@@ -187,7 +198,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
         """Train from weights perturbed by rounding, with the rows of each batch in a different order."""
         file = write_perturbed_weights(self._context, number)
         try:
-            self.train(weights=file, order=number, **changes)
+            self.train(**{"weights": file, "order": number, **changes})
         finally:
             file.unlink(missing_ok=True)
 

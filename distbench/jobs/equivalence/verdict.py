@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from distbench.analysis.job_results import Gravity, Verdict
 from distbench.analysis.losses.case_losses import DIFFERENT_BY_DESIGN
 from distbench.core.grouping import group_by
-from distbench.jobs.equivalence import as_fp32
+from distbench.core.job import JobSpec, PlannedTrial
+from distbench.jobs.equivalence import CONFIRMATION, CheckOptions, as_fp32
 from distbench.jobs.equivalence.arms import (
     DIFFERS,
     EQUIVALENT,
@@ -17,6 +18,7 @@ from distbench.jobs.equivalence.arms import (
     ROUNDING,
     EquivalenceArm,
     EquivalenceEvidence,
+    difference_text,
 )
 from distbench.jobs.equivalence.judge import ReferenceJudge, arm_from_record
 from distbench.record import NO_REFERENCE_TEXT, NOT_LAUNCHED_TEXT, Record, Status
@@ -39,15 +41,13 @@ def judge_cases(records: Sequence[Record], false_alarm: float) -> dict[str, Verd
 
     *false_alarm* is the probability that a correct case, over all of its arms, is reported as different.
     """
-    court = _Judges(records)
-    own = [record for record in records if record.job.options.role == "case"]
-    own.sort(key=_own_training_first)
-    of_case = group_by(own, lambda record: record.job.options.of)
+    court, again = _Judges(records), _confirmations_by_training(records)
+    of_case = group_by(_own_trainings(records), lambda record: record.job.options.of)
     judged = {}
     for case_id, mine in of_case.items():
         arms = mine + _fp32_records(mine[0], of_case)
         judged[case_id] = [
-            (record, court.judge_arm(record, case_id, false_alarm / len(arms))) for record in arms
+            (record, court.judge_twice(record, again, case_id, false_alarm / len(arms))) for record in arms
         ]
     disproved = {
         record.job.options.reference
@@ -129,6 +129,24 @@ class _Judges:
         is_asked = case_id in (record.case.id, options.asked)
         return replace(arm, is_asked=is_asked, work=options.work)
 
+    def judge_twice(
+        self, record: Record, again: Mapping[tuple[str, str], Record], case_id: str, false_alarm: float
+    ) -> EquivalenceArm:
+        """Judge the training in *record*, and one that differs by its confirmation in *again*, too.
+
+        Of honest trainings, some show rare events that none of the perturbed ones has. A mistake is in every
+        training of the case.
+        """
+        arm = self.judge_arm(record, case_id, false_alarm)
+        second = again.get(_training_id(record)) if _may_be_rare(arm) else None
+        if second is None or self.judge_arm(second, case_id, false_alarm).word not in (EQUIVALENT, ROUNDING):
+            return arm
+        reason = (
+            f"one training of the case {difference_text(arm, arm.optimizer)}; a second one, from weights "
+            "perturbed by rounding, does not differ: check it with other seeds"
+        )
+        return replace(arm, word=NOT_CHECKED, reason=reason)
+
     def splits_batch(self, record: Record) -> bool:
         """True if the training in *record* computes a global batch in smaller parts than its reference."""
         judge = self._judges[_reference_id(record)]
@@ -154,6 +172,42 @@ class _Judges:
             return arm
         cause = self._judges[_reference_id(record)].cause(disproved=True)
         return replace(arm, cause=cause, advice="")
+
+
+def confirmations(records: Sequence[Record], false_alarm: float) -> Iterator[PlannedTrial]:
+    """Yield a second training of each case in *records* that differs from its reference.
+
+    Of several trainings that differ, the first that no second one has confirmed: one is enough.
+    """
+    court, again = _Judges(records), _confirmations_by_training(records)
+    for case_id, mine in group_by(_own_trainings(records), lambda record: record.job.options.of).items():
+        arms = ((record, court.judge_twice(record, again, case_id, false_alarm)) for record in mine)
+        first = next((pair for pair in arms if pair[1].word == DIFFERS), None)
+        if first and _may_be_rare(first[1]) and _training_id(first[0]) not in again:
+            record = first[0]
+            options = replace(record.job.options_as(CheckOptions), role=CONFIRMATION)
+            yield PlannedTrial(record.case, record.round + 1, JobSpec(record.job.kind, options))
+
+
+def _own_trainings(records: Sequence[Record]) -> list[Record]:
+    """Records of trainings of cases, each suite's own before its repeats in fp32 and with SGD."""
+    return sorted(
+        (record for record in records if record.job.options.role == "case"), key=_own_training_first
+    )
+
+
+def _confirmations_by_training(records: Sequence[Record]) -> dict[tuple[str, str], Record]:
+    return {_training_id(record): record for record in records if record.job.options.role == CONFIRMATION}
+
+
+def _may_be_rare(arm: EquivalenceArm) -> bool:
+    """True if *arm* differs by numbers alone, which chance may have made."""
+    return arm.word == DIFFERS and not (arm.design or arm.drift or arm.first is None or arm.first.flaw)
+
+
+def _training_id(record: Record) -> tuple[str, str]:
+    """Id of the trained case and of its reference."""
+    return record.case_id, _reference_id(record)
 
 
 def _reference_id(record: Record) -> str:

@@ -28,7 +28,9 @@ class Planted(Strategy):
         "dropped-micro-batch",
         "norm-of-a-shard",
         "keeps-its-state",
+        "rare-event",
     ] = "none"
+    """rare-event: a gradient is off in one step, if the weights are exactly those of the seed."""
 
     @property
     def engine_class(self) -> str:
@@ -71,6 +73,12 @@ class Planted(Strategy):
                         parameter.grad /= ranks
                     if bug == "one-rank-alone" and context.rank == 1:
                         parameter.grad = mine
+                    if (
+                        bug == "rare-event"
+                        and index == 0
+                        and not context.weights_file.stem.startswith("moved")
+                    ):
+                        parameter.grad *= 1.001
 
             def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
                 if bug == "keeps-its-state":
