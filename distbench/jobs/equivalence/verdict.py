@@ -175,10 +175,11 @@ class _Judges:
 
 
 def confirmations(records: Sequence[Record], false_alarm: float) -> Iterator[PlannedTrial]:
-    """Yield a second training of each case in *records* that differs from its reference.
+    """Yield a second training of each case in *records*, all of a run, that differs from its reference.
 
     Of several trainings that differ, the first that no second one has confirmed: one is enough.
     """
+    records = [record for record in records if isinstance(record.job.options, CheckOptions)]
     court, again = _Judges(records), _confirmations_by_training(records)
     for case_id, mine in group_by(_own_trainings(records), lambda record: record.job.options.of).items():
         arms = ((record, court.judge_twice(record, again, case_id, false_alarm)) for record in mine)
