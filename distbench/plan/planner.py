@@ -183,6 +183,7 @@ class _Planner:
         if self._checks.problems:
             raise SuiteError(locate_problems(self._checks.problems, self._suite.source_map))
         named = make_names_unique([case for _, case, _ in drafts])
+        drafts = _refuse_repeats(drafts, named)
         return [PlannedCase(case, problem) for case, (_, _, problem) in zip(named, drafts, strict=True)]
 
     def _draft_all(self) -> list[_DraftCase]:
@@ -261,18 +262,41 @@ def _drop_unfit_meshes(drafts: Sequence[_DraftCase]) -> list[_DraftCase]:
 
     If no mesh of a group fits, the first stays, with its reason.
     """
-    requested_ids = {case.id for cell, case, _ in drafts if not cell.is_optional}
+    fitting = [(cell, case) for cell, case, problem in drafts if problem is None]
+    requested = {_training_id(cell, case) for cell, case in fitting if not cell.is_optional}
     fits = {_auto_mesh_key(cell) for cell, _, problem in drafts if cell.is_optional and problem is None}
     selected: dict[object, _DraftCase] = {}
     for number, draft in enumerate(drafts):
         cell, case, problem = draft
         if not cell.is_optional:
             selected[number] = draft
-        elif problem is None and case.id not in requested_ids:
-            selected[case.id] = draft
+        elif problem is None and (training := _training_id(cell, case)) not in requested:
+            selected[training] = draft
         elif problem is not None and _auto_mesh_key(cell) not in fits:
             selected.setdefault(_auto_mesh_key(cell), draft)
     return [*selected.values()]
+
+
+def _refuse_repeats(drafts: Sequence[_DraftCase], named: Sequence[Case]) -> list[_DraftCase]:
+    """Refuse all but the first of the cases that train in the same way, whose *named* cases are given."""
+    first: dict[str, str] = {}
+    checked: list[_DraftCase] = []
+    for (cell, case, problem), shown in zip(drafts, named, strict=True):
+        if problem is None:
+            earlier = first.setdefault(_training_id(cell, case), shown.name)
+            if earlier != shown.name:
+                problem = (
+                    f"it is the same training as {earlier}: options in which they differ have no effect on "
+                    f"{case.world_size} ranks of {case.device.upper()}; remove one of the two"
+                )
+        checked.append((cell, case, problem))
+    return checked
+
+
+def _training_id(cell: SuiteCell, case: Case) -> str:
+    """Id that cases share if they train in the same way."""
+    strategy = cell.strategy.plugin.instance.canonical(case)
+    return replace(case, strategy=PluginChoice(case.strategy.name, to_json_dict(strategy))).id
 
 
 def _auto_mesh_key(cell: SuiteCell) -> tuple[object, ...]:

@@ -186,6 +186,13 @@ class Strategy(ABC):
         """
         return None
 
+    def canonical(self, case: Case) -> Strategy:
+        """The strategy that trains *case* in the same way with the fewest options.
+
+        Strategies that train a case in the same way have the same one, so that a plan trains it once.
+        """
+        return self
+
     def problem(self, case: Case, machine: Machine) -> str | None:
         """Reason why this strategy can't run *case* on *machine*; None if it can."""
         return None

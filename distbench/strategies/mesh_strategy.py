@@ -68,6 +68,12 @@ class MeshStrategy(Strategy):
         asked, rest = self.requested_mesh, self.rest_dimension
         return meshes.alternatives_if_invalid(asked, case.world_size, rest, names)
 
+    def canonical(self, case: Case) -> Strategy:
+        # the rest dimension has the rest of the ranks, whether it is given or not
+        sizes = {name: size for name, size in self.requested_mesh.items() if name != self.rest_dimension}
+        canonical: Strategy = dataclasses.replace(cast(Any, self), mesh=sizes)
+        return canonical
+
     def mesh_settings(self, ranks: int) -> dict[str, Any]:
         """Sizes of the mesh that ``Engine.effective_settings`` must report."""
         return {f"mesh.{name}": size for name, size in self.mesh_sizes(ranks).items()}

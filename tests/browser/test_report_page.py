@@ -323,7 +323,9 @@ def test_the_contents_lead_to_every_chapter(see: See, width: int) -> None:
 def test_every_chart_has_a_name_an_alternative_and_its_numbers(see: See) -> None:
     seen = see(*SOME)
     seen.scroll_through()
-    for figure in seen.page.locator("figure:has(.chart)").all():
+    figures = seen.page.locator("figure:has(.chart)").all()
+    assert figures
+    for figure in figures:
         assert figure.locator("h3").inner_text()
         assert figure.locator("figcaption").inner_text()
         assert len(figure.locator(".chart[role=group]").get_attribute("aria-label") or "") > 20

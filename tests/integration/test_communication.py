@@ -72,6 +72,7 @@ def swept(request, matrix, tmp_path_factory) -> dict[str, Record]:
 
 
 def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(swept):
+    assert swept
     for name, record in swept.items():
         rows = record.tables["collectives"]
         assert not [flag for flag in record.tables["flags"] if "counted" in flag["reason"]], name
@@ -85,6 +86,7 @@ def test_every_collective_that_was_counted_is_found_in_the_trace_with_its_time(s
 
 
 def test_the_bytes_of_every_strategy_are_the_textbooks_or_have_a_known_cause(swept):
+    assert swept
     for name, record in swept.items():
         found = compare_volume(record)
         assert found is not None, name
@@ -134,6 +136,7 @@ def test_a_hybrid_shard_talks_in_groups(swept):
 
 
 def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept):
+    assert swept
     for name, record in swept.items():
         for rank, steps in enumerate(record.samples["profile_step_s"]):
             for number, step in enumerate(steps):
@@ -149,6 +152,7 @@ def test_the_parts_of_a_step_add_up_to_it_on_every_rank(swept):
 
 
 def test_the_step_that_is_kept_has_the_times_that_its_samples_have(swept):
+    assert swept
     for name, record in swept.items():
         ranks = rank_steps(record)
         assert [step.rank for step in ranks] == [*range(record.case.world_size)], name

@@ -130,6 +130,22 @@ check: {{steps: 4, perturbed: 6}}
     assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes) == (grid != "bf16")
 
 
+def test_a_reference_that_breaks_down_is_not_trained_any_further(run_suite):
+    suite = f"""{SMALL}
+world_sizes: [2]
+optimizer: {{name: sgd, lr: 2.0e+9}}
+check: {{steps: 6}}
+strategies: [ddp]
+"""
+    done = run_suite(suite)
+    reference = done.read(next(done.folder.glob("checks/reference-*/0/record.json")))
+    assert reference["status"] == "invalid_nan"
+    assert {row["training"] for row in reference["tables"]["check_curve"]} == {"fp64"}
+    verdict = told(done)["ddp/ws2/mb2/fp32"]
+    assert verdict["verdict"] == NOT_CHECKED
+    assert "the loss of the training 'fp64' of rank 0 was nan" in verdict["arms"][0]["reason"]
+
+
 TUNED = """
 strategies:
   - zero: {stage: 0, prescale_gradients: true, label: prescaled}
@@ -290,7 +306,7 @@ def test_a_reference_that_does_not_fit_is_replaced_by_the_smallest_that_does(odd
 
 def test_the_ranks_of_a_reference_decide_alike_what_only_one_of_them_sees(odd):
     arms = odd["odd:NotAMeanForOne ddp"]["arms"]
-    assert all("not the mean" in " ".join([arm["cause"] or "", *arm["notes"]]) for arm in arms)
+    assert arms and all("not the mean" in " ".join([arm["cause"] or "", *arm["notes"]]) for arm in arms)
 
 
 @pytest.mark.parametrize(

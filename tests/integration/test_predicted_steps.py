@@ -106,7 +106,9 @@ def peak_errors(run: RunAnalysis) -> dict[str, float]:
 
 
 def test_a_prediction_is_the_sum_of_its_terms(run):
-    for step in predicted(run).values():
+    steps = predicted(run)
+    assert steps
+    for step in steps.values():
         assert sum(step.terms.values()) == pytest.approx(step.seconds.value)
         assert 0 < step.seconds.low < step.seconds.value < step.seconds.high
         assert step.terms["compute"] > 0 and step.terms["communication"] > 0

@@ -125,6 +125,7 @@ def test_the_gradient_norms_agree_with_single(run):
     variant, folder = run
     found = records(folder)
     expected = curve(found["single", 1], "grad_norm")
+    assert len(found) > 1 and expected
     for key, record in found.items():
         # a norm sums many roundings; a missing average would be off by the world size
         assert curve(record, "grad_norm") == pytest.approx(expected, rel=20 * TOLERANCE[variant]), key
@@ -132,7 +133,9 @@ def test_the_gradient_norms_agree_with_single(run):
 
 def test_the_layers_of_every_strategy_do_the_work_of_the_model(run):
     _, folder = run
-    for key, record in records(folder).items():
+    found = records(folder)
+    assert found
+    for key, record in found.items():
         rows = record["tables"]["layers"]
         names = {row["layer"] for row in rows}
         # DeepSpeed's PipelineModule holds a stage with a tied embedding below these names
@@ -154,7 +157,9 @@ def test_the_layers_of_every_strategy_do_the_work_of_the_model(run):
 
 def test_what_the_live_engines_say_of_themselves_is_what_was_asked_for(run):
     variant, folder = run
-    for (label, size), record in records(folder).items():
+    found = records(folder)
+    assert found
+    for (label, size), record in found.items():
         effective = record["effective"]
         assert effective["world_size"] == size, label
         parts = 2 if variant in TWO_MICRO_BATCHES and label != "zero1+pp2" else 1

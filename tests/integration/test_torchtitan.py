@@ -73,6 +73,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
 def test_version_0_3_reads_its_python_file(tmp_path):
     titan = torchtitan(tmp_path / "titan", "0.3.0")
     cases = written("torchtitan", tmp_path)
+    assert cases
     arguments = [[f"--module={name}.torchtitan_config", "--config=measured"] for name in cases]
     for case, found in zip(cases.values(), read(titan, tmp_path, arguments), strict=True):
         check(case, found)
@@ -87,6 +88,7 @@ def test_version_0_3_reads_its_python_file(tmp_path):
 def test_version_0_2_reads_its_toml_file(tmp_path):
     titan = torchtitan(tmp_path / "titan", "0.2.2")
     cases = written("torchtitan-toml", tmp_path)
+    assert cases
     arguments = [[f"--job.config_file={name}/torchtitan.toml"] for name in cases]
     for case, found in zip(cases.values(), read(titan, tmp_path, arguments), strict=True):
         check(case, found)

@@ -276,7 +276,9 @@ def test_rounding_keeps_fp32_numbers_that_bf16_can_say(tmp_path):
 
     from distbench.workloads import weights
 
-    for tensor in weights.read_tensors(saved(workload("untied"), tmp_path, compute_dtype="bf16")).values():
+    tensors = weights.read_tensors(saved(workload("untied"), tmp_path, compute_dtype="bf16"))
+    assert tensors
+    for tensor in tensors.values():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, tensor.bfloat16().float())
 

@@ -92,6 +92,7 @@ def of_tracelens(reference: dict[str, Any]) -> dict[str, float]:
 
 
 def test_every_file_is_read_and_its_parts_add_up(compared):
+    assert compared
     for each in compared:
         assert each.rank.steps and each.rank.operators, each.name
         for step in each.rank.steps:

@@ -132,6 +132,8 @@ class _EquivalenceRecorder(FingerprintRecorder):
             self._exact_dtype = "fp32"
             self._note("exact", f"the fp64 training was skipped, so bounds are wider: {no_fp64}")
             self.train(name="fp32", case=self._most_exact_case(), steps=1)
+        if self._is_broken:
+            return
         self.train(name="reseeded", case=self._most_exact_case(), steps=1, seed=seed + 1)
         if self._difference_from_exact("reseeded")[0] > _TOLERANCES[self._exact_dtype]:
             raise UnsupportedCase(
@@ -143,6 +145,8 @@ class _EquivalenceRecorder(FingerprintRecorder):
         parts = self._valid_parts(parts)
         always = bool(optimizers.update_dtype(self._plain.case.optimizer))
         self.train(name="reference")
+        if self._is_broken:
+            return
         self.train(name="repeat")
         for number in range(perturbed):
             self._train_perturbed(
@@ -152,6 +156,11 @@ class _EquivalenceRecorder(FingerprintRecorder):
                 rounds=always or number % 2 == 1,
                 clips_exactly=number % 4 >= 2,
             )
+
+    @property
+    def _is_broken(self) -> bool:
+        """True if a loss was not finite, so that nothing is compared with this one; alike on all ranks."""
+        return not all(math.isfinite(row["loss"]) for row in self.curve)
 
     def train_case_again(self) -> None:
         """Train the case from weights perturbed by rounding, unlike those of any perturbed reference.

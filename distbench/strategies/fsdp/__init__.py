@@ -33,6 +33,7 @@ from distbench.strategies.fsdp.mesh import (
     REST_DIMENSION,
     MeshDimension,
     all_meshes,
+    canonical_mesh,
     hybrid_sizes,
     replica_label,
 )
@@ -219,6 +220,9 @@ class FullyShardedDataParallel(MeshStrategy):
         from distbench.strategies.torch_engine import device_meshes
 
         return device_meshes.init_mesh(self.mesh_sizes(context.world_size), context.device)
+
+    def canonical(self, case: Case) -> Strategy:
+        return canonical_mesh(self, case.world_size)
 
     def problem(self, case: Case, machine: Machine) -> str | None:
         return fsdp_problem(self, case, machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -37,6 +38,20 @@ def all_meshes(ranks: int) -> list[dict[MeshDimension, int]]:
         {name: mesh[name] for name in DIMENSIONS if name != REST_DIMENSION and mesh[name] > 1}
         for mesh in shared
     ]
+
+
+def canonical_mesh(strategy: FullyShardedDataParallel, ranks: int) -> FullyShardedDataParallel:
+    """Return *strategy* with its groups of *ranks* ranks given in one way of several.
+
+    FSDP2 has a mesh without the dimension of the rest; FSDP1, which has no mesh, has ``replicas``.
+    """
+    sizes = strategy.mesh_sizes(ranks)
+    if strategy.version == 1:
+        replicas = sizes.get("dp_replicate", strategy.replicas)
+        return dataclasses.replace(strategy, replicas=replicas, shards=None)
+    mesh = {name: sizes[name] for name in DIMENSIONS if name != REST_DIMENSION and sizes.get(name, 1) > 1}
+    sharding = "full" if strategy.sharding == "hybrid" else strategy.sharding
+    return dataclasses.replace(strategy, sharding=sharding, mesh=mesh, replicas=2, shards=None)
 
 
 def _complexity(mesh: Mapping[str, int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from distbench.core import meshes
 from distbench.core.bounds import Bound, Count, Positive
@@ -168,6 +168,11 @@ class Zero(DeepSpeedStrategy, MeshStrategy):
             if getattr(self, option) is None:
                 object.__setattr__(self, option, value)
         self.drop_dimensions_of_one_rank()
+
+    def canonical(self, case: Case) -> Strategy:
+        # pinned memory speeds up copies to a GPU
+        pins = self.pin_memory or case.device == "cpu"
+        return replace(cast(Zero, super().canonical(case)), pin_memory=pins)
 
     @property
     def engine_class(self) -> str:

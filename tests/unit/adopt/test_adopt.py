@@ -88,7 +88,9 @@ def test_every_hyper_parameter_of_a_case_is_somewhere_in_what_is_written(name, f
 
 @pytest.mark.parametrize(("name", "format_"), SAID)
 def test_what_is_written_parses(name, format_):
-    for file, text in export_case(format_, ALL[name], LIVE | SHARDED).files.items():
+    files = export_case(format_, ALL[name], LIVE | SHARDED).files
+    assert files
+    for file, text in files.items():
         match Path(file).suffix:
             case ".py":
                 imported, used, bound = names_in(ast.parse(text))

@@ -62,7 +62,9 @@ def test_what_cannot_fit_is_unsupported_with_the_memory_of_the_gpu(suite):
 
 
 def test_an_older_gpu_does_not_compute_in_bf16(suite):
-    for each in planned(suite("bf16"), "v100-32gb:8", "--world-sizes", "8").values():
+    cases = planned(suite("bf16"), "v100-32gb:8", "--world-sizes", "8")
+    assert cases
+    for each in cases.values():
         assert "bf16 needs GPUs of compute capability 8.0 (Ampere) or newer" in each["reason"]
 
 

@@ -78,6 +78,7 @@ def test_the_reference_of_strategies_has_every_card(strategy, reference):
         reference["reference/strategies.md"].partition(f"### `{strategy.label}`\n")[2].partition("\n### ")[0]
     )
     under = under.replace("\\", "")
+    assert strategy.card.claims
     for claim in strategy.card.claims:
         source = f" [source]({claim.source})" if claim.source else ""
         assert f"- **{claim.aspect}**: {claim.text}{source}" in under

@@ -212,7 +212,9 @@ def test_text_is_the_documentation_that_python_carries():
 
     everything = "\n".join(topics[name] for name in sorted(topics)).encode()
     _, batches = open_source(source("text"))
-    for row in batches(0, range(6))["input_ids"]:
+    rows = batches(0, range(6))["input_ids"]
+    assert len(rows) == 6
+    for row in rows:
         assert bytes(row.astype(np.uint8)) in everything
 
 

@@ -324,6 +324,7 @@ def test_labels_of_packed_rows_are_their_own_if_they_are_shifted_already():
 def test_each_division_of_a_batch_has_the_same_packed_rows(step):
     batches = opened("many_tokens", packing=True, shift_labels=True)
     whole = batches(step, range(8))
+    assert len(whole["input_ids"]) == 8
     for rows in (range(6, 8), range(6)):
         part = opened("many_tokens", packing=True, shift_labels=True)(step, rows)
         assert all(np.array_equal(part[name], whole[name][rows.start : rows.stop]) for name in whole)

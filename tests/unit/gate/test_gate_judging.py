@@ -119,6 +119,7 @@ times = st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.01, 10)), min_size=2
 def test_swapping_the_records_mirrors_the_case(drawn):
     before, after = zip(*drawn, strict=True)
     there, back = findings_of(paired(before, after)), findings_of(paired(after, before))
+    assert there.keys() == back.keys() != set()
     for metric, finding in there.items():
         assert back[metric].word == MIRROR.get(finding.word, finding.word)
         assert (back[metric].baseline, back[metric].candidate) == (finding.candidate, finding.baseline)

@@ -78,7 +78,9 @@ def test_options_of_a_kind_that_is_not_installed_keep_what_all_kinds_share():
 
 
 def test_a_kind_keeps_its_options_through_json():
-    for kind in job.job_kinds():
+    kinds = job.job_kinds()
+    assert kinds
+    for kind in kinds:
         made = job.JobSpec(kind.name, kind.options(role="reference", of="a", reference="b"))
         assert job.JobSpec.from_json(json.loads(json.dumps(made.to_json())), "record.json") == made
         assert made.provided_reference == "b"

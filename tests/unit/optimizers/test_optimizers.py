@@ -184,7 +184,9 @@ OTHER_OPTIMIZERS = """
 )
 def test_the_check_finds_what_the_plan_refuses_and_nothing_else(run_suite, strategies, names):
     text = f"{SUITE}strategies: [{strategies.strip()}]\noptimizer: {{name: [{names}], lr: 0.01}}\n"
-    for (label, optimizer), (word, sentence) in verdicts(run_suite(text)).items():
+    found = verdicts(run_suite(text))
+    assert {optimizer for _, optimizer in found} == {*names.split(", ")}
+    for (label, optimizer), (word, sentence) in found.items():
         kind = CATALOG[optimizer]
         if label in ("fsdp", "fsdp-hybrid") and kind.dtensor_problem:
             assert word == "unsupported", (label, optimizer, sentence)

@@ -31,12 +31,18 @@ def planned(
     folder: Path, strategies: str, *world_sizes: int, batch: int | str = 8, more: str = ""
 ) -> dict[str, str]:
     """Why a case can't run, by its label and world size; empty if it can."""
+    found = planned_cases(folder, strategies, *world_sizes, batch=batch, more=more)
+    return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
+
+
+def planned_cases(
+    folder: Path, strategies: str, *world_sizes: int, batch: int | str = 8, more: str = ""
+) -> list[plan.PlannedCase]:
     suite = folder / "suite.yaml"
     sizes = batch if isinstance(batch, str) else f"{{global_batch_size: {batch}}}"
     text = f"workload: {MODEL}\nbatch: {sizes}\nworld_sizes: {list(world_sizes)}\n"
     suite.write_text(f"{text}{more}strategies: [{strategies}]\n")
-    found = plan.make_plan(load_suite(suite), MACHINE).cases
-    return {f"{item.case.label}/{item.case.world_size}": item.problem or "" for item in found}
+    return plan.make_plan(load_suite(suite), MACHINE).cases
 
 
 def test_auto_makes_a_case_of_every_mesh_that_fits(tmp_path):
@@ -150,12 +156,35 @@ def test_a_mesh_that_was_asked_for_by_name_is_not_made_twice(tmp_path):
         ),
         (
             "[auto, {dp_replicate: 2, dp_shard: 2}]",
-            ["fsdp/4", "fsdp-hybrid2/4", "fsdp+tp2/4", "fsdp-hybrid2x2/4"],
+            ["fsdp/4", "fsdp+tp2/4", "fsdp-hybrid2x2/4"],
         ),
     ],
 )
 def test_sizes_of_a_mesh_are_axes(mesh, labels, tmp_path):
     assert list(planned(tmp_path, f"fsdp: {{mesh: {mesh}}}", 4)) == labels
+
+
+@pytest.mark.parametrize(
+    ("strategies", "repeats"),
+    [
+        ("fsdp, fsdp: {mesh: {dp_shard: 4}}", 1),
+        ("fsdp: {mesh: {dp_replicate: 2}}, fsdp: {sharding: hybrid}, fsdp: {sharding: hybrid, shards: 2}", 2),
+        ("fsdp: {version: 1, sharding: hybrid}, fsdp: {version: 1, sharding: hybrid, shards: 2}", 1),
+        ("zero: {stage: 2, offload_optimizer: cpu, pin_memory: [true, false]}", 1),
+        ("pp: {mesh: {dp_shard: 2}}, pp: {mesh: {dp_shard: 2, pp: 2}}", 1),
+        # a replica keeps its gathered parameters in one of them
+        ("fsdp: {mesh: {dp_replicate: 2}, sharding: [full, grad_op]}", 0),
+        ("fsdp: {version: [1, 2], sharding: hybrid}", 0),
+        # two buckets in place of one
+        ("zero: {stage: 1, overlap_comm: [true, false]}", 0),
+    ],
+)
+def test_options_without_effect_do_not_plan_a_training_twice(strategies, repeats, tmp_path):
+    cases = planned_cases(tmp_path, strategies, 4)
+    refused = [item.problem for item in cases if item.problem]
+    assert len(cases) > repeats
+    assert len(refused) == repeats
+    assert all(reason.startswith(f"it is the same training as {cases[0].case.name}") for reason in refused)
 
 
 def test_a_dimension_of_one_rank_is_no_dimension(tmp_path):

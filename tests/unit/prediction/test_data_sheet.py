@@ -88,6 +88,7 @@ def test_bytes_that_are_sent_are_those_of_the_strategies_theories(tmp_path, accu
     machine, found = cases(tmp_path, "a100-80gb:8", THEORIES, more)
     # so slow that nothing can be hidden
     slow = dataclasses.replace(machine, inside=1e5)
+    assert found
     for case in found:
         strategy = registry.create_plugin("strategies", case.strategy)
         sizes = strategy.mesh_sizes(8)
@@ -210,12 +211,11 @@ def test_what_no_data_sheet_decides_has_a_reason(tmp_path, strategy, more, reaso
 
 def test_a_machine_without_a_data_sheet_has_a_reason(tmp_path):
     machine, (case,) = cases(tmp_path, "h100-sxm:4", "[ddp]")
-    changes = {
+    for reason, change in {
         "no data sheet of a GPU of type ours": {"gpu_type": "ours"},
         "the type of the GPUs is unknown; name it with --on": {"gpu_type": ""},
         "this case runs on CPUs": {"device": "cpu"},
-    }
-    for reason, change in changes.items():
+    }.items():
         found = data_sheet_step(case, dataclasses.replace(machine, **change))
         assert isinstance(found, str)
         assert reason in found

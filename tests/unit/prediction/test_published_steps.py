@@ -66,6 +66,7 @@ def test_an_error_is_relative_to_what_was_measured():
 
 
 def test_terms_add_up_to_the_step(pairs):
+    assert pairs
     for row, step in pairs:
         assert sum(step.terms.values()) == pytest.approx(step.seconds.value), row.name
         assert min(step.terms.values()) >= 0, row.name

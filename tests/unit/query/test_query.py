@@ -489,7 +489,9 @@ def test_the_tables_are_documented_with_and_without_a_run(store_run, query):
 def test_every_view_is_a_table_with_documented_columns_and_the_rows_of_show():
     database = Database([Run(FROZEN)])
     tables = {table.name: table for table in database.tables()}
-    for name, view in all_views().items():
+    views = all_views()
+    assert views
+    for name, view in views.items():
         table = tables[f"view_{name}"]
         assert [column.name for column in table.columns] == ["run_id", *(field.name for field in view.fields)]
         assert all(column.doc for column in table.columns), name

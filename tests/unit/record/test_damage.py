@@ -129,7 +129,9 @@ def reading_commands(run: Run, other: Run) -> dict[str, tuple[str, ...]]:
 def test_every_command_goes_on_with_the_rest_and_names_what_is_damaged(run, intact_run, drill):
     flip_byte(trial(run) / "samples.parquet")
     (other,) = (Run(file.parent) for file in intact_run.glob("*/run.json"))
-    for command, arguments in reading_commands(run, other).items():
+    commands = reading_commands(run, other)
+    assert commands
+    for command, arguments in commands.items():
         done = call(*command.split()[:1], *arguments)
         named = trial(run).relative_to(run.folder).as_posix()
         assert f"{named}/samples.parquet: corrupt" in done.stderr, (command, done)

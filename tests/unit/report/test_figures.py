@@ -308,6 +308,7 @@ BARS = {
 @pytest.mark.parametrize("bar", BARS)
 def test_parts_of_a_bar_can_be_told_apart_by_colour_blind_readers(bar, defect):
     seen = {name: _lab(CONE_DEFECTS[defect] @ _linear(colour)) for name, colour in BARS[bar].items()}
+    assert len(seen) > 1
     for (one, here), (other, there) in itertools.combinations(seen.items(), 2):
         assert np.linalg.norm(here - there) >= 20, (one, other)
 
