@@ -347,5 +347,7 @@ def test_a_traced_peak_is_the_measured_one(run, labels):
         # the activations between layers under sequence parallelism
         near = 0.98 if "+sp" in case["strategy"] else 0.999
         near = 0.88 if case["strategy"].startswith("fsdp") else near
+        # where a CPU multiplies in bf16 (AVX512_BF16), oneDNN reorders operands in memory of its own
+        near -= 0.01 if "bf16" in case["case"] else 0
         least = near * measured - copies * _GENERATOR_STATE
         assert least <= case["peak_bytes"] <= 1.001 * measured, case["case"]
