@@ -80,7 +80,6 @@ strategies:
   - ddp
   - fsdp: {sharding: grad_op}
   - zero: {stage: [0, 3]}
-  - zero: {stage: 2, offload_optimizer: cpu, optimizer_kernel: deepspeed}
 include:
   - {strategy: zero3, world_size: 4}
 exclude:
@@ -112,7 +111,7 @@ exclude:
 
 @pytest.mark.parametrize(
     ("grid", "cases"),
-    [("fp32", 5), ("bf16", 2), pytest.param("both", 21, marks=pytest.mark.deep)],
+    [("fp32", 4), ("bf16", 2), pytest.param("both", 21, marks=pytest.mark.deep)],
 )
 def test_honest_strategies_are_the_same_training(grid, cases, run_suite):
     suite = f"""{SMALL}{HONEST[grid]}
@@ -127,7 +126,7 @@ check: {{steps: 4, perturbed: 6}}
     assert set(words.values()) <= {EQUIVALENT, ROUNDING}
     assert {word for name, word in words.items() if "zero" in name or "fsdp1" in name} == {ROUNDING}
     kernel = [arm["notes"] for name, e in told(done).items() if "ds-adam" in name for arm in e["arms"]]
-    assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes) == (grid != "bf16")
+    assert any("DeepSpeedCPUAdam" in note for notes in kernel for note in notes) == (grid == "both")
 
 
 def test_a_reference_that_breaks_down_is_not_trained_any_further(run_suite):

@@ -71,6 +71,7 @@ def test_fsdp_of_the_trainer_is_compared_with_its_alternatives(tmp_path):
     assert cases["ddp"]["reason"] == reduces
 
 
+@pytest.mark.deep
 def test_fsdp_of_accelerate_is_compared_with_its_alternatives(tmp_path):
     cases = report(tmp_path, "accelerate.yaml", model="tiny")
     assert [*cases] == ["yours", "ddp", "fsdp", "zero2", "zero3"]

@@ -36,7 +36,13 @@ def _of(suite: str, *strategies: str) -> str:
     return f"{suite}\nstrategies: [{', '.join(strategies)}]"
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("{zero: {stage: 2}}", marks=NEEDS_DEEPSPEED)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param("ddp", marks=pytest.mark.deep),
+        pytest.param("{zero: {stage: 2}}", marks=NEEDS_DEEPSPEED),
+    ],
+)
 def test_it_trains_as_the_reference_does_and_moves_what_theory_says(strategy, run_suite):
     suite = QUICK.replace("optimizer: {clip_grad_norm: 0.1}", SCHEDULE)
     suite = suite.replace('"small:Small", length: 32', COUNTED)

@@ -665,9 +665,9 @@ def trials(tmp_path_factory) -> dict[str, Record]:
     ("label", "format_"),
     [
         ("ddp", "torch"),
-        ("fsdp", "torch"),
         ("zero2", "deepspeed"),
-        ("ddp", "accelerate"),
+        pytest.param("fsdp", "torch", marks=pytest.mark.deep),
+        pytest.param("ddp", "accelerate", marks=pytest.mark.deep),
         pytest.param("ddp", "transformers", marks=pytest.mark.deep),
     ],
 )
@@ -762,7 +762,8 @@ def split(tmp_path_factory) -> Record:
 @pytest.mark.train
 @needs_release("transformers", "5.23")
 @needs_release("accelerate", "1.15")
-@pytest.mark.parametrize("format_", ["accelerate", pytest.param("transformers", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("format_", ["accelerate", "transformers"])
 def test_training_with_a_model_that_transformers_splits_gives_the_losses_of_the_case(
     format_, split, tmp_path
 ):

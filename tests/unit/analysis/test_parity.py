@@ -267,6 +267,7 @@ def test_strategies_of_one_suite_do_the_same_work_and_strict_parity_agrees(matri
 
 
 @pytest.mark.train
+@pytest.mark.deep
 def test_another_kernel_is_a_finding_and_strict_parity_makes_it_an_error_also_when_a_run_is_resumed(
     run_suite, distbench
 ):
@@ -294,6 +295,7 @@ def test_only_deepspeeds_stage_0_adds_up_gradients_in_16_bits_and_that_is_a_find
 
 
 @pytest.mark.train
+@pytest.mark.deep
 def test_deepspeeds_own_adam_begins_at_step_0_in_16_bits_too(run_suite):
     strategies = "strategies: [{zero: {stage: [0, 1], optimizer_kernel: deepspeed}}]\n"
     finished = run_suite(SUITE + "precision: bf16\n" + strategies)

@@ -114,6 +114,7 @@ def test_every_suite_is_accepted(first, distbench, tmp_path):
 
 
 @pytest.mark.train
+@pytest.mark.deep
 def test_a_rehearsal_on_a_cpu_reaches_its_steps(tmp_path):
     steps = ("facts", "clock", "profile")
     command = [sys.executable, str(GPU / "first.py"), "--rehearse", "--limit", "3600", *steps]
