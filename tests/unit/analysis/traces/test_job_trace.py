@@ -302,6 +302,17 @@ def test_a_trace_without_a_device_is_that_of_the_host_and_says_so(tmp_path):
     assert kernels_table(job).rows == () != operators_table(job).rows
 
 
+def test_a_collective_ends_in_its_step_though_its_thread_records_the_end_later(tmp_path):
+    trace = ChromeTrace().event("user_annotation", "distbench::step", 0, 20)
+    trace.event("user_annotation", "distbench::step", 21, 41)
+    for begin in (0, 21):
+        trace.op("aten::mm", begin, begin + 10).op("c10d::allreduce_", begin + 10, begin + 11)
+        trace.event("user_annotation", "gloo:all_reduce", begin + 11, begin + 23, tid=7)
+    rank = read_one(tmp_path, trace)
+    parts = [{kind: round(seconds / MS, 3) for kind, seconds in step.parts.items()} for step in rank.steps]
+    assert parts == [{"compute": 10, "communication": 9, "idle": 1, "idle python": 1}] * 2
+
+
 def test_how_far_the_host_runs_ahead(tmp_path):
     trace = ChromeTrace()
     for i in range(5):
