@@ -2,6 +2,8 @@
 // All pages: rows of tables on demand, links into what is folded, and where the reader is.
 (function () {
   const fill = async (button) => {
+    // a second click while the rows are unpacked would add them twice
+    button.disabled = true;
     const table = document.getElementById(button.dataset.more + "-table");
     const rest = JSON.parse(await unpacked(button.dataset.more + "-rest"));
     const marked = button.dataset.more === "values";
