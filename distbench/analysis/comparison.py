@@ -11,8 +11,7 @@ strategy handles it.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,10 +46,6 @@ _MIN_CHANGE = 0.0005
 _TOKEN_TOLERANCE = 1 + 1e-9
 ChangeDirection = Literal["better", "worse", "other"]
 ChangeWord = ChangeDirection | Literal["same", "unknown"]
-
-_WORK_FIELDS = ("workload", "data", "batch")
-"""Case fields that decide it: runs are of different work if all their cases differ in one of them."""
-_MATCH_KEYS = ("name", "label", "strategy", "world_size")
 
 
 @dataclass(frozen=True)
@@ -110,7 +105,7 @@ def compare_cases(
     taken = {mate.case.id for mate in mates if mate}
     gone = [row for row in before if row.case.id not in taken]
     alone = [CasePair(row.case.name, row, None, "only in the first run") for row in gone]
-    return _add_changes([*map(_pair, mates, after), *alone], run_variances)
+    return with_changes([*map(_pair, mates, after), *alone], run_variances)
 
 
 def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
@@ -127,7 +122,7 @@ def _pair(before: CaseSummary | None, after: CaseSummary) -> CasePair:
     work, notes = setting_differences(before, after)
     disturbed = _disturbed_reason(before, after)
     caveats = (f"Times are not compared: {disturbed}",) if disturbed else ()
-    unusable = _unusable_reason(before, after) or work
+    unusable = unusable_reason(before, after) or work
     return CasePair(name, before, after, unusable, disturbed, notes=(*caveats, *notes))
 
 
@@ -139,7 +134,7 @@ def _disturbed_reason(before: CaseSummary, after: CaseSummary) -> str:
     )
 
 
-def _unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
+def unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
     """Reason why one of the two has no usable numbers."""
     for row, which in ((before, "first"), (after, "second")):
         if not row.measured:
@@ -175,7 +170,7 @@ def setting_differences(before: CaseSummary, after: CaseSummary) -> tuple[str, t
     return (f"different work: {work[0]}" if work else ""), tuple(notes)
 
 
-def _add_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[CasePair]:
+def with_changes(pairs: list[CasePair], run_variances: RunVariances) -> list[CasePair]:
     """Add the changes to *pairs*; the noise of a number is that of all its trials in one run, and of runs."""
     fit = [
         (pair, pair.before, pair.after)
@@ -292,69 +287,3 @@ def change_direction(before: float, after: float, better: str | None) -> ChangeD
     if better not in ("higher", "lower"):
         return "other"
     return "better" if (after > before) == (better == "higher") else "worse"
-
-
-def work_differences(
-    before: Sequence[CaseSummary], after: Sequence[CaseSummary]
-) -> dict[str, tuple[str, str]]:
-    """Settings in which every case of one run differs from every case of the other, with their values.
-
-    Empty if the runs have a case in common, or if none of these settings is of the model, data or batch.
-    """
-    if {row.case.id for row in before} & {row.case.id for row in after}:
-        return {}
-    old, new = _setting_values(before), _setting_values(after)
-    apart = {
-        key: (" or ".join(old[key]), " or ".join(new[key]))
-        for key in new
-        if key in old and not old[key].keys() & new[key].keys()
-    }
-    return apart if any(key.partition(".")[0] in _WORK_FIELDS for key in apart) else {}
-
-
-def match_by_strategy(before: Sequence[CaseSummary], after: Sequence[CaseSummary]) -> list[CasePair]:
-    """Match the cases of two runs of different work by strategy and number of devices, if unique."""
-    first, second = _unique_by_key(before), _unique_by_key(after)
-    here = {_match_key(row) for row in after}
-    pairs = []
-    for row in after:
-        mate = first.get(_match_key(row)) if _match_key(row) in second else None
-        why = (
-            _unusable_reason(mate, row)
-            if mate
-            else "the runs do not both have exactly one case of this strategy on this number of devices"
-        )
-        pairs.append(CasePair(row.case.name, mate, row, why))
-    gone = [
-        CasePair(row.case.name, row, None, "only in the first run")
-        for row in before
-        if _match_key(row) not in here
-    ]
-    return [_without_direction(pair) for pair in _add_changes([*pairs, *gone], NO_EARLIER_RUNS)]
-
-
-def _setting_values(rows: Sequence[CaseSummary]) -> dict[str, dict[str, None]]:
-    """Values of each setting over all cases, in the order of the cases."""
-    values: dict[str, dict[str, None]] = {}
-    for row in rows:
-        told = {key: part for key, part in row.case.to_json().items() if key not in _MATCH_KEYS}
-        for key, value in flatten_facts(told).items():
-            values.setdefault(key.replace(".options.", "."), {})[value] = None
-    return values
-
-
-def _match_key(row: CaseSummary) -> tuple[str, int]:
-    return row.case.label, row.case.world_size
-
-
-def _unique_by_key(rows: Sequence[CaseSummary]) -> Mapping[tuple[str, int], CaseSummary]:
-    counts = Counter(map(_match_key, rows))
-    return {_match_key(row): row for row in rows if counts[_match_key(row)] == 1}
-
-
-def _without_direction(pair: CasePair) -> CasePair:
-    changes = (
-        replace(change, word="other" if change.word in ("better", "worse") else change.word)
-        for change in pair.changes
-    )
-    return replace(pair, changes=tuple(changes))

@@ -22,9 +22,8 @@ from distbench.analysis.comparison import (
     CasePair,
     MetricChange,
     compare_cases,
-    match_by_strategy,
-    work_differences,
 )
+from distbench.analysis.different_work import match_by_strategy, work_differences
 from distbench.analysis.job_results import job_results
 from distbench.analysis.run import RunAnalysis
 from distbench.analysis.settings import fact_differences, merge_environments

@@ -32,6 +32,7 @@ CASE_FIELDS = (
     Field("world_size", "", "Devices.", type="bigint"),
 )
 """Columns that identify the case of a row."""
+OPERATION = Field("op", "collective", "Operation that the strategy calls.", type="varchar")
 
 
 @dataclass(frozen=True)

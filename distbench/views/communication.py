@@ -26,8 +26,8 @@ from distbench.core.units import format_bytes, format_gb_per_s
 from distbench.metrics.communication.traffic import SCALAR_BYTES
 from distbench.record import Record, records_of_kind
 from distbench.tables.table import Field, Table, TableCell, TableRow
-from distbench.views._communication_charts import OPERATION, communication_charts
-from distbench.views.base import CASE_FIELDS, View, case_cells
+from distbench.views._communication_charts import communication_charts
+from distbench.views.base import CASE_FIELDS, OPERATION, View, case_cells
 from distbench.views.charts.figures import (
     Chart,
 )
