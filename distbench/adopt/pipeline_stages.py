@@ -65,8 +65,8 @@ def layers_of_stages(measured: ExportedCase, strategy: PipelineParallel) -> list
 
 def stages_recorded(measured: ExportedCase) -> bool:
     """True if the record has the layers of each stage."""
-    told = measured.effective.get("layers_of_stages")
-    return isinstance(told, list) and all(type(count) is int for count in told)
+    layers = measured.effective.get("layers_of_stages")
+    return isinstance(layers, list) and all(type(count) is int for count in layers)
 
 
 def _model(measured: ExportedCase) -> PipelineStages:

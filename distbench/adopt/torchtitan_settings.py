@@ -115,8 +115,8 @@ def scheduler(spec: OptimizerConfig) -> dict[str, Any]:
 
 def mesh_sizes(measured: ExportedCase) -> dict[str, int]:
     """Size of each dimension of the mesh."""
-    told = measured.strategy.mesh_sizes(measured.case.world_size)
-    return {name: told.get(name, 1) for name in _DIMENSIONS}
+    sizes = measured.strategy.mesh_sizes(measured.case.world_size)
+    return {name: sizes.get(name, 1) for name in _DIMENSIONS}
 
 
 def parallelism(measured: ExportedCase, head: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _stages(measured: ExportedCase, pipeline: PipelineParallel, head: str) -> di
     """Schedule and stages: by rule if torchtitan's rule gives those of the case, otherwise by name."""
     micro_batch = measured.case.batch.micro_batch_size
     layers = layers_of_stages(measured, pipeline)
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "pipeline_parallel_schedule": pipeline.schedule,
         "pipeline_parallel_microbatch_size": micro_batch // pipeline.micro_batches,
     }
@@ -154,7 +154,7 @@ def _stages(measured: ExportedCase, pipeline: PipelineParallel, head: str) -> di
     if is_rule and layers == split_evenly(layers[-1].stop, len(layers)):
         # otherwise it would omit layers in the stages of embedding and head
         less = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
-        return told | dict.fromkeys(less, 0)
+        return settings | dict.fromkeys(less, 0)
     names = [[f"layers.{layer}" for layer in stage] for stage in layers]
     names[0], names[-1] = ["tok_embeddings", *names[0]], [*names[-1], "norm", head]
-    return told | {"module_fqns_per_model_part": names}
+    return settings | {"module_fqns_per_model_part": names}

@@ -256,9 +256,9 @@ class _VolumeReconciler:
 
     def _expected_standing(self) -> float | None:
         """Bytes that stay gathered from a pass to the next in theory; None: unknown."""
-        told = [row.get("standing") for row in self._record.tables.get("collectives_theory", [])]
-        if any(size is not None for size in told):
-            return math.fsum(filter(None, told))
+        standings = [row.get("standing") for row in self._record.tables.get("collectives_theory", [])]
+        if any(size is not None for size in standings):
+            return math.fsum(filter(None, standings))
         # two passes over the layers need every parameter; those gathered once in theory stay by design
         passes = 2 * self._record.case.batch.gradient_accumulation_steps
         effective = self._record.effective

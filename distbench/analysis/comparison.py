@@ -148,8 +148,8 @@ def unusable_reason(before: CaseSummary, after: CaseSummary) -> str:
 def _configuration_difference(before: Case, after: Case) -> str:
     """First options in which two cases differ."""
     old, new = flatten_facts(before.to_json()), flatten_facts(after.to_json())
-    apart = [key for key in new if old.get(key) != new[key] and key not in ("name", "label")]
-    return ", ".join(f"{key} = {new[key]}, was {old.get(key, 'not set')}" for key in apart[:3])
+    different = [key for key in new if old.get(key) != new[key] and key not in ("name", "label")]
+    return ", ".join(f"{key} = {new[key]}, was {old.get(key, 'not set')}" for key in different[:3])
 
 
 def setting_differences(before: CaseSummary, after: CaseSummary) -> tuple[str, tuple[str, ...]]:

@@ -31,8 +31,8 @@ def device_cost(suite: Mapping[str, Any]) -> DeviceCost | None:
     Raises:
         RecordError: the price is not of the right type.
     """
-    said = suite.get("cost")
-    return decode(DeviceCost, said, "run.json: suite.cost") if said else None
+    cost = suite.get("cost")
+    return decode(DeviceCost, cost, "run.json: suite.cost") if cost else None
 
 
 def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def with_price(suite: Mapping[str, Any], price: str) -> dict[str, Any]:
         amount = 0.0
     if not match or not amount:
         raise ValueError("expected a price above 0 with a currency, such as '2.5 USD'")
-    said = suite.get("cost") or {}
+    cost = suite.get("cost") or {}
     return {
         **suite,
-        "cost": {**asdict(DeviceCost(amount, match[2])), **{k: said[k] for k in ("tokens",) if k in said}},
+        "cost": {**asdict(DeviceCost(amount, match[2])), **{k: cost[k] for k in ("tokens",) if k in cost}},
     }
 
 
@@ -59,7 +59,7 @@ def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     """Columns of the prices of a case, described as in a record."""
     whole = f"the whole training ({format_number(cost.tokens)} tokens)"
     price = f"at {format_number(cost.per_device_hour)} {cost.currency} per device-hour"
-    told = {
+    descriptions = {
         COST_PER_BILLION_TOKENS: (
             cost.currency,
             f"Cost of 1e9 tokens {price}: devices x price x 1e9 / tokens/s.",
@@ -69,7 +69,7 @@ def column_descriptions(cost: DeviceCost) -> dict[str, dict[str, Any]]:
     }
     return {
         name: {"unit": unit, "better": "lower", "over_ranks": "first", "doc": doc}
-        for name, (unit, doc) in told.items()
+        for name, (unit, doc) in descriptions.items()
     }
 
 

@@ -265,15 +265,15 @@ def _case_history(
     row = usable[-1][1]
     column = row.columns.get(metric, {"unit": "", "better": "higher" if metric == EFFICIENCY else None})
     values = [point.value.value for point in points]
-    apart = _environment_changes(usable, known)
+    changes = _environment_changes(usable, known)
     steps = [
         replace(step, place=start + step.place)
-        for start, end in pairwise([0, *apart, len(points)])
+        for start, end in pairwise([0, *changes, len(points)])
         for step in change_points.find_shifts(values[start:end], min_shift)
     ]
-    ends = sorted([0, *apart, *(step.place for step in steps), len(points)])
+    ends = sorted([0, *changes, *(step.place for step in steps), len(points)])
     breaks = []
-    for place, facts in apart.items():
+    for place, facts in changes.items():
         left, right = max(end for end in ends if end < place), min(end for end in ends if end > place)
         step = change_points.shift_at(values[left:right], place - left)
         is_clear = step and step.chance <= change_points.FALSE_ALARM_RATE and abs(step.effect) >= min_shift

@@ -133,6 +133,8 @@ def smallest_device_memory(record: Record | None) -> float | None:
     """Bytes of the smallest GPU of the ranks of *record*; None if unknown, or if they had none."""
     if record is None or record.case.device == "cpu":
         return None
-    told = record.environment.get("gpu_memory_bytes")
-    sizes = [size for size in told if isinstance(size, int) and size > 0] if isinstance(told, list) else []
+    memory = record.environment.get("gpu_memory_bytes")
+    sizes = (
+        [size for size in memory if isinstance(size, int) and size > 0] if isinstance(memory, list) else []
+    )
     return float(min(sizes)) if sizes else None

@@ -58,10 +58,10 @@ def memory_ranges(candidates: Sequence[Candidate]) -> list[MemoryRange]:
 
 def memory_ranges_sentence(found: Sequence[MemoryRange], devices: int) -> str:
     """The memory ranges as a sentence."""
-    said = [
+    parts = [
         f"{branch.range_text}: {branch.pick.name} ({branch.pick.speed.text()} tokens/s)"
         if branch.pick and branch.pick.speed
         else f"{branch.range_text}: no measured case fits"
         for branch in found
     ]
-    return f"Choice by device memory, on {format_count(devices, 'device')}: {'; '.join(said)}."
+    return f"Choice by device memory, on {format_count(devices, 'device')}: {'; '.join(parts)}."

@@ -99,11 +99,11 @@ def _replicas_apart(ranks: Sequence[dict[str, Any]]) -> Iterator[ScriptFinding]:
     if len(set(digests.values())) < 2:
         return
     usual = Counter(digests.values()).most_common(1)[0][0]
-    apart = [rank for rank, digest in digests.items() if digest != usual]
+    differing = [rank for rank, digest in digests.items() if digest != usual]
     yield ScriptFinding(
         "replicas-apart",
-        f"After the measured steps, {format_count(len(apart), 'rank')} of {len(digests)} "
-        f"({join_limited([str(rank) for rank in apart])}) had other parameters than the rest",
+        f"After the measured steps, {format_count(len(differing), 'rank')} of {len(digests)} "
+        f"({join_limited([str(rank) for rank in differing])}) had other parameters than the rest",
         "all replicas must begin with equal weights and update with equal gradients; wrap the model in "
         "DistributedDataParallel, and call it, not the module inside",
     )

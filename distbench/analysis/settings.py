@@ -52,12 +52,14 @@ def effective_settings(record: Record) -> dict[str, Any]:
 
 def software_versions(record: Record) -> dict[str, str]:
     """Versions of ``python`` and of the relevant packages on the ranks of a trial."""
-    told = {"python": record.environment.get("python")}
+    versions = {"python": record.environment.get("python")}
     # a foreign record may hold anything
     packages = record.environment.get("packages")
-    told |= packages if isinstance(packages, dict) else {}
+    versions |= packages if isinstance(packages, dict) else {}
     return {
-        one_line(str(name)): setting_text(version) for name, version in told.items() if version is not None
+        one_line(str(name)): setting_text(version)
+        for name, version in versions.items()
+        if version is not None
     }
 
 

@@ -67,7 +67,7 @@ def _training_curve(record: Record, kind: str, title: str, points: Sequence[Curv
 
 def _config(record: Record) -> dict[str, str | int | float | bool]:
     asked, case = record.job.options, record.case.to_json()
-    told: dict[str, Any] = {
+    config: dict[str, Any] = {
         "case": case.pop("name"),
         "status": str(record.status),
         "reason": record.reason or None,
@@ -76,7 +76,7 @@ def _config(record: Record) -> dict[str, str | int | float | bool]:
         "role": asked.role or None,
         "target": getattr(asked, "target", None),
     }
-    return _flatten_config({**told, **case})
+    return _flatten_config({**config, **case})
 
 
 def _flatten_config(data: dict[str, Any], path: tuple[str, ...] = ()) -> dict[str, str | int | float | bool]:

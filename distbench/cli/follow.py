@@ -89,9 +89,9 @@ class _JobFollower:
     def is_incomplete(self) -> bool:
         """True if the run stopped early."""
         if self._code is None:
-            told = self._job_exit_code
+            code = self._job_exit_code
             # a command that was refused before it began will be refused again
-            return told != 0 and (self._has_begun or told != UsageError.exit_code)
+            return code != 0 and (self._has_begun or code != UsageError.exit_code)
         return self._code in (EXIT_INTERRUPTED, EXIT_TIME_LIMIT)
 
     def follow_to_end(self) -> int:

@@ -65,14 +65,14 @@ def _read_log(log: Path) -> str:
 
 def _wait_for_job(queue: JobQueue, name: str) -> QueuedJob:
     """Wait for the end of job *name*."""
-    told, answered = "", time.monotonic()
+    shown, answered = "", time.monotonic()
     try:
         with raise_on_termination():
             while not ((seen := queue.query(name)) and seen.state == "ended"):
                 if seen:
                     answered = time.monotonic()
-                if seen and seen.state_text != told:
-                    print_note(told := seen.state_text)
+                if seen and seen.state_text != shown:
+                    print_note(shown := seen.state_text)
                 if time.monotonic() - answered > _NO_ANSWER_S:
                     raise InfrastructureError(f"job {name}: no status for {_NO_ANSWER_S:g} s")
                 time.sleep(_POLL_S)

@@ -155,10 +155,10 @@ def submit(submission: Submission, queue: JobQueue | None = None) -> str:
     if done.returncode:
         if queue:
             _remove_partial_job(queue, done.stdout)
-        said = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
+        message = " ".join(done.stderr.split()) or f"exited with code {done.returncode}"
         # a process of our own between here and the engine names the remedy itself
         advice = "" if submission.engine else "distbench launch SUITE --on LAUNCHER --print shows what it got"
-        raise InfrastructureError(f"{program} refused: {said}", advice)
+        raise InfrastructureError(f"{program} refused: {message}", advice)
     return done.stdout
 
 

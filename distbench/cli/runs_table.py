@@ -62,7 +62,7 @@ def _row(run: Run, folder: Path) -> TableRow | None:
             {**place, "state": "unreadable", "problem": one_line(str(error).replace(f"{run.folder}/", ""))}
         )
     pick = TableCell(None, reason=missing)
-    said: CellMapping = (
+    cells: CellMapping = (
         {"pick": answer.pick or "none", "headline": answer.headline} if answer else {"pick": pick}
     )
     began = TableCell(info.created, one_line(info.created, 20)[:16].replace("T", " "))
@@ -72,7 +72,7 @@ def _row(run: Run, folder: Path) -> TableRow | None:
         "state": info.state,
         "cases": len(info.cases),
     }
-    return TableRow({**place, **about, "trials": len(found), **said})
+    return TableRow({**place, **about, "trials": len(found), **cells})
 
 
 def _waiting_row(run: Run, folder: Path) -> TableRow:

@@ -65,6 +65,6 @@ def _rules(settings: Sequence[str]) -> tuple[GateRules, list[int]]:
             raise UsageError(f"--set {setting}: a script has no suite; allowed: gate.KEY, {allowed}")
     rules, problems = parse_gate(raw)
     if rules is None or problems:
-        told = "; ".join(f"{'.'.join(map(str, problem.path))}: {problem.message}" for problem in problems)
-        raise UsageError(f"--set: {told}")
+        mistakes = "; ".join(f"{'.'.join(map(str, problem.path))}: {problem.message}" for problem in problems)
+        raise UsageError(f"--set: {mistakes}")
     return rules, [measured[name] for name in _MEASURED]

@@ -80,7 +80,9 @@ def mark_refused_cases(suite: Suite, planned: Plan, machine: Machine, *, quiet: 
         raise SuiteError(wrong)
 
     def refusal(case: Case) -> str | None:
-        told = (each.refused.get(case.precision.compute) for model, each in found if model == case.workload)
-        return next(told, None)
+        reasons = (
+            each.refused.get(case.precision.compute) for model, each in found if model == case.workload
+        )
+        return next(reasons, None)
 
     return with_refusals(suite, planned, machine, refusal)

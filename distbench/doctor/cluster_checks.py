@@ -166,15 +166,15 @@ def _check_uniformity(visit: ProbeResult, allowed: Sequence[NodeDifference]) -> 
     facts = {visit.node_name(report): report.facts for report in visit.host_reports if report.facts}
     if len(facts) < 2:
         return
-    apart = node_differences(facts, allowed)
-    for key, how in apart.items():
+    differences = node_differences(facts, allowed)
+    for key, how in differences.items():
         yield Diagnosis(
             "alike",
             "problem",
             how,
             remedy=f"use identical nodes, or allow the difference: may_differ: [{key}]",
         )
-    if not apart:
+    if not differences:
         yield Diagnosis(
             "alike", "ok", "Python, packages, code, GPUs, driver, CPU and memory are the same everywhere"
         )

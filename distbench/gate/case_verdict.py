@@ -126,13 +126,13 @@ def case_verdict(
     )
 
 
-def _add_loss_findings(own: list[MetricFinding], apart: list[MetricFinding]) -> list[MetricFinding]:
-    """Add loss findings *apart* to *own* ones.
+def _add_loss_findings(own: list[MetricFinding], differing: list[MetricFinding]) -> list[MetricFinding]:
+    """Add loss findings *differing* to *own* ones.
 
     If the arms train differently, no number counts as improved.
     """
-    if not any(finding.word in FAILING_VERDICTS for finding in apart):
-        return [*own, *apart]
+    if not any(finding.word in FAILING_VERDICTS for finding in differing):
+        return [*own, *differing]
     praised = "trains differently, so this is not an improvement"
     return [
         *(
@@ -141,7 +141,7 @@ def _add_loss_findings(own: list[MetricFinding], apart: list[MetricFinding]) -> 
             else finding
             for finding in own
         ),
-        *apart,
+        *differing,
     ]
 
 

@@ -134,7 +134,7 @@ def _finding(
         few = f"{format_count(len(logs), 'pair')} are too few; {_MIN_PAIRS} are needed: raise {kind}.trials"
         return MetricFinding(name, "inconclusive", few, limit, pairs=len(logs), needed=_MIN_PAIRS)
     mean, half = statistics.fmean(logs), spread.quantile * math.sqrt(spread.variance / len(logs))
-    word, said = _judge(mean, half, math.log1p(limit))
+    word, text = _judge(mean, half, math.log1p(limit))
     more = f"; too wide: raise {kind}.trials or the tolerance" if word == "inconclusive" else ""
     interval = f"{_format_log_change(mean - half)} to {_format_log_change(mean + half)}"
     baseline, candidate = (
@@ -143,7 +143,7 @@ def _finding(
     return MetricFinding(
         metric=name,
         word=word,
-        said=f"{said} ({interval} in cost; {format_count(len(logs), 'pair')}; limit {limit:.0%}){more}",
+        said=f"{text} ({interval} in cost; {format_count(len(logs), 'pair')}; limit {limit:.0%}){more}",
         limit=limit,
         ratio=math.exp(mean),
         low=math.exp(mean - half),

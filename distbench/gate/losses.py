@@ -49,14 +49,13 @@ def loss_findings(
     found = _divergence(pairs, perturbed)
     if found is None:
         return _without_losses(pairs, demand)
-    if apart := found.first_unexplained:
-        return [_different_training(apart, demand, len(pairs))]
-    if apart := found.first_undecidable:
-        return [_undecided(apart, demand, len(pairs))]
-    if apart := found.first_unexpected:
+    if gap := found.first_unexplained:
+        return [_different_training(gap, demand, len(pairs))]
+    if gap := found.first_undecidable:
+        return [_undecided(gap, demand, len(pairs))]
+    if gap := found.first_unexpected:
         why = (
-            f"{_difference_text(apart)}, and rounding of the baseline's initial weights has as large an "
-            "effect"
+            f"{_difference_text(gap)}, and rounding of the baseline's initial weights has as large an effect"
         )
         return [MetricFinding("trial", "pass", why, pairs=len(pairs), notable=True)]
     return []
@@ -101,16 +100,16 @@ def _trial_losses(record: Record) -> np.ndarray:
     return losses[np.logical_and.accumulate(np.isfinite(losses))]
 
 
-def _difference_text(apart: LossGap) -> str:
+def _difference_text(gap: LossGap) -> str:
     return (
-        f"at step {apart.step} the loss is {apart.after:.6g}, was {apart.before:.6g} with the same seed "
-        f"and batches{_EARLY_CAUSES.get(apart.step, '')}: {_percent(apart.difference)} apart"
+        f"at step {gap.step} the loss is {gap.after:.6g}, was {gap.before:.6g} with the same seed "
+        f"and batches{_EARLY_CAUSES.get(gap.step, '')}: {_percent(gap.difference)} apart"
     )
 
 
-def _different_training(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
-    explained = _percent(apart.explained_difference)
-    why = f"trains differently: {_difference_text(apart)}, and rounding explains {explained}"
+def _different_training(gap: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
+    explained = _percent(gap.explained_difference)
+    why = f"trains differently: {_difference_text(gap)}, and rounding explains {explained}"
     if demand == "ignored":
         return _ignored_finding(why, pairs)
     advice = (
@@ -120,14 +119,14 @@ def _different_training(apart: LossGap, demand: VerdictDemand, pairs: int) -> Me
     return MetricFinding("trial", "invalid", f"{why}; {advice}", pairs=pairs)
 
 
-def _undecided(apart: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
+def _undecided(gap: LossGap, demand: VerdictDemand, pairs: int) -> MetricFinding:
     limit = (
-        f"up to {_percent(apart.explained_difference)} apart"
-        if np.isfinite(apart.explained_difference)
+        f"up to {_percent(gap.explained_difference)} apart"
+        if np.isfinite(gap.explained_difference)
         else "anywhere"
     )
     why = (
-        f"the losses can't show whether the training is the same: {_difference_text(apart)}. This "
+        f"the losses can't show whether the training is the same: {_difference_text(gap)}. This "
         "training amplifies rounding: perturbing the baseline's initial weights by rounding moves its "
         f"losses {limit}, so an error can't be distinguished from rounding"
     )

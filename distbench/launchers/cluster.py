@@ -188,14 +188,14 @@ class ClusterSession(LaunchSession):
             return self._launch_builds(spec, is_cancelled)
         own = assign_ranks(self._cluster.node_list(), spec.processes, spec.device)
         placed = list(zip(self._agents, own, strict=False))
-        apart = [agent for agent, _ in placed if agent.lacks_run_folder]
-        if apart and spec.needs_shared_files and len(placed) > 1:
+        separate = [agent for agent, _ in placed if agent.lacks_run_folder]
+        if separate and spec.needs_shared_files and len(placed) > 1:
             raise LaunchUnsupportedError(
                 "this job needs a shared file system, because its ranks read each other's files, and "
-                f"{_agent_names(apart)} can't see {spec.base_folder}. Use a file system that all nodes "
+                f"{_agent_names(separate)} can't see {spec.base_folder}. Use a file system that all nodes "
                 "share, or one node"
             )
-        send_inputs(spec, apart, is_cancelled)
+        send_inputs(spec, separate, is_cancelled)
         address = placed[0][0].node.address
         for agent, ranks in placed:
             own_ranks = replace(ranks, master_address=address)
@@ -296,9 +296,9 @@ class ClusterSession(LaunchSession):
             LaunchError: they are not, and that was not allowed.
         """
         allowed = self._cluster.may_differ
-        if apart := node_differences({agent.name: agent.node.facts for agent in self._agents}, allowed):
-            remedy = f"use identical nodes, or allow the difference: may_differ: [{', '.join(apart)}]"
-            raise NodesUnavailableError("; ".join([*apart.values(), remedy]))
+        if differences := node_differences({agent.name: agent.node.facts for agent in self._agents}, allowed):
+            remedy = f"use identical nodes, or allow the difference: may_differ: [{', '.join(differences)}]"
+            raise NodesUnavailableError("; ".join([*differences.values(), remedy]))
 
     def _check_gpu_counts(self, spec: LaunchSpec) -> None:
         """Check that each node has the GPUs that were assumed before it could be asked.
@@ -309,9 +309,9 @@ class ClusterSession(LaunchSession):
         for agent, node in zip(self._agents, self._cluster.node_list(), strict=True):
             wanted, shown = node.slots_on(spec.device), agent.node.visible_gpus
             if spec.device == "cuda" and shown < wanted:
-                told = f" ({agent.node.gpu_error})" if agent.node.gpu_error else ""
+                error = f" ({agent.node.gpu_error})" if agent.node.gpu_error else ""
                 raise NodesUnavailableError(
-                    f"{agent.name} has {shown} visible GPUs{told}, but the launcher assigns it {wanted} "
+                    f"{agent.name} has {shown} visible GPUs{error}, but the launcher assigns it {wanted} "
                     "ranks; assign fewer ranks, check its driver and CUDA_VISIBLE_DEVICES, or use "
                     "device: cpu"
                 )

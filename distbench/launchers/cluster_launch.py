@@ -87,10 +87,10 @@ class ClusterLaunch(RunningLaunch):
         return None
 
     def fetch_logs(self) -> None:
-        apart = [agent for agent in self._agents if agent.lacks_run_folder]
-        for agent in apart:
+        separate = [agent for agent in self._agents if agent.lacks_run_folder]
+        for agent in separate:
             agent.send(SendLogs())
-        for agent in apart:
+        for agent in separate:
             # a lost agent sends nothing, which is noticed elsewhere
             with suppress(LaunchError):
                 agent.wait_for(LogsSent, seconds=_STATES_S)

@@ -214,9 +214,9 @@ class ForkServerClient:
         self._kill()
         tail = log.read_text(errors="replace")[-2000:]
         # its last line is the error, and tables show the first line of a reason
-        told = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
+        last_line = "".join(f": {line}" for line in tail.strip().splitlines()[-1:])
         where = f"; its log {log} ends with:\n{tail}" if tail.strip() else f"; its log {log} is empty"
-        raise LaunchError(f"{self._name} {why}{told}{where}")
+        raise LaunchError(f"{self._name} {why}{last_line}{where}")
 
 
 def _start_process(

@@ -166,13 +166,13 @@ def node_differences(
     A node that differs makes all ranks wait for it, or trains differently. Each difference is reported for
     the first node and the first that differs from it.
     """
-    (first, told), *others = facts.items()
+    (first, facts_of_first), *others = facts.items()
     found: dict[NodeDifference, str] = {}
     for key in get_args(NodeDifference):
-        unlike = [(name, other) for name, other in others if told.get(key) != other.get(key)]
+        unlike = [(name, other) for name, other in others if facts_of_first.get(key) != other.get(key)]
         if unlike and key not in allowed:
             name, other = unlike[0]
-            here, there = _differing_items(told.get(key), other.get(key))
+            here, there = _differing_items(facts_of_first.get(key), other.get(key))
             found[key] = f"nodes differ in {key}: {here} on {first}, {there} on {name}"
     return found
 

@@ -54,9 +54,9 @@ class Ssh(ClusterLauncher):
         return None
 
     def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
-        token, told = environment[TOKEN_VARIABLE], without_token(environment)
+        token, variables = environment[TOKEN_VARIABLE], without_token(environment)
         shells = AgentProcesses("launcher.ssh.shell", log)
-        for node, command in zip(nodes, self._commands(nodes, told), strict=True):
+        for node, command in zip(nodes, self._commands(nodes, variables), strict=True):
             shells.start(f"the remote shell of {node.name}", command, stdin=f"{token}\n")
         return shells
 

@@ -132,8 +132,8 @@ def _is_held_elsewhere(descriptor: int, operation: int, *, unknown: bool = False
 def _read_holder(descriptor: int) -> LockHolder | None:
     """Read the holder from the file; None if it is empty, or not as distbench writes it."""
     try:
-        said = os.pread(descriptor, _MAX_BYTES, 0)
-        holder = decode(LockHolder, json.loads(said), LOCK_FILE)
+        content = os.pread(descriptor, _MAX_BYTES, 0)
+        holder = decode(LockHolder, json.loads(content), LOCK_FILE)
     except (OSError, ValueError, RecursionError, RecordError):
         return None
     is_sound = holder.process > 0 and _NAME.fullmatch(holder.host) and _NAME.fullmatch(holder.since)

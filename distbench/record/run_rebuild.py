@@ -65,8 +65,8 @@ def rebuild_info(run: Run) -> RunInfo:
             f"suite.yaml has no case {strange[0]:.100}: it comes from command-line options or from "
             "another machine"
         )
-    told = _info_from_records(run.folder, records)
-    return dataclasses.replace(told, suite_name=suite.name, suite=suite.to_resolved(), cases=cases)
+    info = _info_from_records(run.folder, records)
+    return dataclasses.replace(info, suite_name=suite.name, suite=suite.to_resolved(), cases=cases)
 
 
 def _info_from_records(folder: Path, records: Sequence[Record]) -> RunInfo:

@@ -114,7 +114,7 @@ def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
     if row.representative_trial is None or group is None:
         return {"reference": "", "differences": [], "settings": []}
     own = [each for each in group.differences.get(row.case.id, ()) if each.between == "cases"]
-    apart = {each.key for each in own}
+    own_keys = {each.key for each in own}
     return {
         "reference": "" if row is group.reference else one_line(group.reference.case.name),
         "differences": [
@@ -124,7 +124,7 @@ def _settings(row: CaseSummary, group: PeerGroup | None) -> dict[str, Any]:
         "settings": [
             [key, _cell(setting_text(value))]
             for key, value in effective_settings(row.representative_trial).items()
-            if key not in apart
+            if key not in own_keys
         ],
     }
 

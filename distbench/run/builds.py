@@ -280,8 +280,8 @@ class _EnvironmentBuilds:
             if not culprit:
                 return self._give_up(left, why)
             del left[culprit]
-            told = f"{why}; log: {self._log}; cache: {cache_folder()}"
-            self._progress.finish(culprit, BuildFailure(told))
+            message = f"{why}; log: {self._log}; cache: {cache_folder()}"
+            self._progress.finish(culprit, BuildFailure(message))
 
     def _attempt(self, left: dict[str, BuildItem]) -> str | None:
         """Build what is *left* in a new process; return how it failed (None: it is done, or out of time)."""
@@ -322,8 +322,8 @@ class _EnvironmentBuilds:
         culprit = self._progress.current
         log = f"; see {self._log}" if self._log.is_file() else ""
         for name in left:
-            told = f"{why}{log}" if culprit in ("", name) else f"not built: {why}"
-            self._progress.finish(name, BuildFailure(told))
+            message = f"{why}{log}" if culprit in ("", name) else f"not built: {why}"
+            self._progress.finish(name, BuildFailure(message))
 
 
 def _exit_reason(exited: RankExit) -> str:

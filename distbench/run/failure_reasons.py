@@ -98,17 +98,17 @@ class RankFailure:
         if self.error:
             if UnsupportedCase.__name__ in self.error.types:
                 return self.message
-            told = f"rank {self.rank} in {self.phase}: {_exception_text(self.error)}"
+            reason = f"rank {self.rank} in {self.phase}: {_exception_text(self.error)}"
             largest = ", ".join(self.error.largest)
-            return f"{told}; largest tensors: {largest}" if largest else told
+            return f"{reason}; largest tensors: {largest}" if largest else reason
         assert self.exit
         code = self.exit.code
-        told = f"rank {self.rank} in {self.phase}: {exit_text(code)} before it wrote its result"
+        reason = f"rank {self.rank} in {self.phase}: {exit_text(code)} before it wrote its result"
         if code in DISK_FULL_ERRNOS:
-            return f"{told}, {CANNOT_WRITE_TEXT}: {os.strerror(code)}"
+            return f"{reason}, {CANNOT_WRITE_TEXT}: {os.strerror(code)}"
         if self.uncaught:
-            return f"{told}: {self.uncaught}"
-        return f"{told}: {sigkill_text(self.exit.memory)}" if code == -signal.SIGKILL else told
+            return f"{reason}: {self.uncaught}"
+        return f"{reason}: {sigkill_text(self.exit.memory)}" if code == -signal.SIGKILL else reason
 
     @property
     def user_error(self) -> str:
@@ -127,8 +127,8 @@ class RankFailure:
 
 def uncaught_text(log: str) -> str:
     """Message of the C++ exception that aborted a process, by the end of its *log*; empty: none is there."""
-    told = found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
-    return _size_mismatch_text(told) or _without_location(told)
+    message = found[-1].strip() if (found := _UNCAUGHT.findall(log)) else ""
+    return _size_mismatch_text(message) or _without_location(message)
 
 
 def _without_location(message: str) -> str:
@@ -173,10 +173,10 @@ def _message_text(error: RankError) -> str:
     full = next((line for line in lines if _DEVICE_OOM.search(line)), None)
     if full is None:
         return lines[0]
-    told = full if full == lines[0] else f"{lines[0]}: {full}"
+    text = full if full == lines[0] else f"{lines[0]}: {full}"
     if error.device_free is None or not _is_pinned_memory(error):
-        return told
-    return f"{told} (pinned host memory; {format_bytes(error.device_free)} of device memory were free)"
+        return text
+    return f"{text} (pinned host memory; {format_bytes(error.device_free)} of device memory were free)"
 
 
 def sigkill_text(memory: CgroupMemory | None) -> str:

@@ -75,8 +75,8 @@ def waits_text(logs: Mapping[int, str]) -> str:
     cause = "" if all(_CALLER in place for place in places.values()) else _PATHS_TEXT
     if len(set(places.values())) == 1:
         return f"all ranks wait in {places[0]}{cause}"
-    told = ", ".join(f"rank {rank} in {place}" for rank, place in places.items())
-    return f"{told.replace(' in ', ' waits in ', 1)}{cause}"
+    waits = ", ".join(f"rank {rank} in {place}" for rank, place in places.items())
+    return f"{waits.replace(' in ', ' waits in ', 1)}{cause}"
 
 
 def _wait_text(log: str) -> str:

@@ -93,12 +93,12 @@ def _compiler_imports(case: Case) -> tuple[str, ...]:
 
 def nodes_unavailable_error(error: LaunchError, folder: Path | None) -> InfrastructureError:
     """Error that ends the run in *folder*, whose nodes are not available because of *error*."""
-    told = str(error).strip()
+    message = str(error).strip()
     if folder is None or not (folder / RUN_FILE).is_file():
-        return InfrastructureError(told)
+        return InfrastructureError(message)
     # on a line of its own: the message may end with a log
     return InfrastructureError(
-        f"{told}\nStored results are intact. When the nodes are available, resume with: "
+        f"{message}\nStored results are intact. When the nodes are available, resume with: "
         f"{resume_command(folder)}"
     )
 

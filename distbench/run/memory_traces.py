@@ -119,8 +119,8 @@ def _end_text(process: subprocess.Popen[bytes], errors: Path) -> str:
     except subprocess.TimeoutExpired:
         process.kill()
         return f"its trace exceeded {format_duration(_LIMIT_S)}"
-    said = errors.read_text(errors="replace").strip().splitlines() if code > 0 else []
-    return f"the process that traced it {exit_text(code)}" + (f": {said[-1]}" if said else "")
+    lines = errors.read_text(errors="replace").strip().splitlines() if code > 0 else []
+    return f"the process that traced it {exit_text(code)}" + (f": {lines[-1]}" if lines else "")
 
 
 def _step_json(step: TracedStep) -> dict[str, object]:

@@ -120,9 +120,9 @@ def construct_user_models(
             raise ConstructionError(f"their constructors exceeded {format_duration(_LIMIT_S)}") from error
         if done.returncode:
             raise ConstructionError(f"the process that constructed them {exit_text(done.returncode)}")
-        told = json.loads(file.with_suffix(".constructed").read_text())
-        found = [ConstructionResult(**each) for each in told["models"]]
-        return ConstructionResults(found, told["datasets"], RowResult(**told["row"]))
+        answers = json.loads(file.with_suffix(".constructed").read_text())
+        found = [ConstructionResult(**each) for each in answers["models"]]
+        return ConstructionResults(found, answers["datasets"], RowResult(**answers["row"]))
 
 
 class ConstructionError(Exception):

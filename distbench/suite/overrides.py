@@ -57,8 +57,8 @@ def apply_overrides(tree: dict[str, Any], places: SourceMap, overrides: Override
 
 def _choose_launcher(tree: dict[str, Any], places: SourceMap, launcher: str) -> list[SuiteMistake]:
     """Resolve launcher ``auto`` to *launcher*; report a suite that names another one."""
-    said = tree.get("launcher") or "auto"
-    choice = parse_choice(said, ("launcher",))
+    requested = tree.get("launcher") or "auto"
+    choice = parse_choice(requested, ("launcher",))
     if isinstance(choice, Problem) or choice.name == launcher:
         # a mistake in its form is found with all others
         return []

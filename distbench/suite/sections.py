@@ -212,9 +212,10 @@ def _to_problems(errors: Sequence[ErrorDetails], raw: Mapping[str, Any], path: K
         if words not in grouped.setdefault(place, []):
             grouped[place].append(words)
     # the member of a union that fails inside of the value is the intended one
-    meant = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
+    deepest = [place for place in grouped if not any(_is_below(other, place) for other in grouped)]
     return [
-        Problem((*path, *place), _join_alternatives(grouped[place]), _value_at(raw, place)) for place in meant
+        Problem((*path, *place), _join_alternatives(grouped[place]), _value_at(raw, place))
+        for place in deepest
     ]
 
 

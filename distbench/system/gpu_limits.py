@@ -42,8 +42,8 @@ def lowered_power_limits(facts: Mapping[str, Any]) -> dict[int, tuple[float, flo
     found = {}
     states = facts.get("gpu_states")
     for i, state in enumerate(states if isinstance(states, list) else []):
-        told = state if isinstance(state, dict) else {}
-        limit, usual = told.get("power_limit_w"), told.get("power_limit_default_w")
+        limits = state if isinstance(state, dict) else {}
+        limit, usual = limits.get("power_limit_w"), limits.get("power_limit_default_w")
         if isinstance(limit, float | int) and isinstance(usual, float | int) and limit < usual:
             found[i] = (limit, usual)
     return found

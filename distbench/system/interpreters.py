@@ -101,23 +101,23 @@ def inspect_interpreter(path: Path) -> Interpreter:
     python = find_python(path)
     if python is None:
         raise InterpreterError(_missing_text(path))
-    told = _query(python)
-    version = ".".join(map(str, told["python"]))
-    if told["python"] < MIN_PYTHON:
+    answer = _query(python)
+    version = ".".join(map(str, answer["python"]))
+    if answer["python"] < MIN_PYTHON:
         raise InterpreterError(
             f"it is Python {version}; distbench needs {'.'.join(map(str, MIN_PYTHON))} or newer; create "
             "the environment with such a Python"
         )
-    if os.path.realpath(told["prefix"]) == os.path.realpath(sys.prefix):
+    if os.path.realpath(answer["prefix"]) == os.path.realpath(sys.prefix):
         raise InterpreterError(
             "this is distbench's own environment, which is called current; name another one"
         )
-    if missing := [REQUIRED_PACKAGES[name] for name in told["missing"]]:
+    if missing := [REQUIRED_PACKAGES[name] for name in answer["missing"]]:
         command = shlex.join([str(python), "-m", "pip", "install", *missing])
         raise InterpreterError(
             f"it does not contain {', '.join(missing)}, which trials need; install with: {command}"
         )
-    return Interpreter(str(python), told["prefix"], version, told["packages"], told["deepspeed"])
+    return Interpreter(str(python), answer["prefix"], version, answer["packages"], answer["deepspeed"])
 
 
 def _missing_text(path: Path) -> str:
@@ -143,8 +143,8 @@ def _query(python: Path) -> dict[str, Any]:
             timeout=_LIMIT_S,
             check=True,
         )
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return {**told, "python": tuple(map(int, told["python"].split(".")))}
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**answer, "python": tuple(map(int, answer["python"].split(".")))}
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no output"])[-1]
         why = f"{python} does not work: it exited with code {error.returncode}: {last}; {_REMAKE_HINT}"

@@ -178,12 +178,12 @@ def _matching_variables(environment: Mapping[str, str]) -> RankVariables:
         raise ValueError(
             f"none of {names} is set; start distbench by torchrun, mpirun or srun, or use another launcher"
         )
-    told = f"{present[0]} is set without {' and '.join(absent)}; start distbench by {nearest.launchers}"
+    message = f"{present[0]} is set without {' and '.join(absent)}; start distbench by {nearest.launchers}"
     default = {nearest.local_rank: "0", nearest.local_world_size: "1"}
     if default.keys() >= set(absent):
         one = " ".join(f"{name}={default[name]}" for name in absent)
-        told += f". Where one process was started on each node, set {one}"
-    raise ValueError(told)
+        message += f". Where one process was started on each node, set {one}"
+    raise ValueError(message)
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -43,11 +43,11 @@ def peak_notes(run: RunAnalysis, unit: str, size: float) -> Iterator[str]:
 
 
 def _largest(peak: PeakMemory, size: float) -> str:
-    told = [
+    texts = [
         f"{row['bytes'] / size:.2f} {row['op']} in {row['place'] or 'an unknown place'}"
         for row in peak.largest_operations
     ]
-    return f" Largest operations: {'; '.join(told)}." if told else ""
+    return f" Largest operations: {'; '.join(texts)}." if texts else ""
 
 
 def peak_chart(run: RunAnalysis) -> Iterator[Chart]:

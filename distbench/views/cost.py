@@ -41,8 +41,8 @@ class CostView(View):
     def table(self, run: RunAnalysis) -> Table:
         cost = run.device_cost
         if cost is None:
-            said = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
-            return self.make_table([], [f"The price of a device is unknown; {said}."])
+            advice = "set cost: {per_device_hour: 2.5, currency: USD} in the suite, or use --price '2.5 USD'"
+            return self.make_table([], [f"The price of a device is unknown; {advice}."])
         made = self.make_table(
             [self.case_row(row) for row in sorted_by_value(run.cases, COST_PER_BILLION_TOKENS)],
             [

@@ -67,8 +67,8 @@ class LossView(View):
 
     def summary(self, run: RunAnalysis, table: Table) -> str:
         """Verdicts on the losses, if any."""
-        told = verdict_sentences(run, LOSS_VERDICT)
-        return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in told)
+        sentences = verdict_sentences(run, LOSS_VERDICT)
+        return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
     def has_warning(self, run: RunAnalysis) -> bool:
         """True if the losses of any case are not those of its reference."""

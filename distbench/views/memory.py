@@ -124,7 +124,9 @@ class MemoryView(View):
             *_marks("model states by theory", theory, stroke, axis.positions),
             *_marks("peak in the timed steps", peaks, circle, axis.positions),
         ]
-        apart = [(abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None]
+        differences = [
+            (abs(rank.difference), name) for _, name, rank in shown.items if rank.difference is not None
+        ]
         finding = "Furthest from theory: {1}, by {0:.1%} of its model states."
         yield Chart(
             "memory-parts",
@@ -134,7 +136,7 @@ class MemoryView(View):
             "model states are the first four parts; the vertical line is their size by ZeRO's table "
             "with the dtypes in use.",
             make_figure(traces, "MiB (lower is better)", rows=axis.labels, barmode="stack"),
-            finding=finding.format(*max(apart)) if apart else "",
+            finding=finding.format(*max(differences)) if differences else "",
             left_out=shown.truncation_note,
         )
         yield from peak_chart(run)

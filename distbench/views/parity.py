@@ -73,8 +73,8 @@ def _cases_by_difference(group: PeerGroup) -> dict[SettingDifference, list[str]]
 
 def _rows(group: PeerGroup, cases: dict[SettingDifference, list[str]]) -> Iterator[TableRow]:
     reference = one_line(group.reference.case.name)
-    told = [difference for difference in cases if difference.key != REMARKS]
-    for difference in sorted(told, key=lambda each: (list(_GROUP_HEADINGS).index(each.kind), each.key)):
+    settings = [difference for difference in cases if difference.key != REMARKS]
+    for difference in sorted(settings, key=lambda each: (list(_GROUP_HEADINGS).index(each.kind), each.key)):
         names = cases[difference]
         shown = names[0] if len(names) == 1 else f"{len(names)} of {len(group.cases)}"
         cells: CellMapping = {
@@ -96,12 +96,12 @@ def _remarks(run: RunAnalysis) -> list[str]:
     """Remarks that engines make about themselves, each sentence once."""
     measured = [row for row in run.cases if row.representative_trial is not None]
     names = run.short_names(measured)
-    said = group_pairs(
+    remarks = group_pairs(
         (one_line(str(remark)), names[row.case.id])
         for row in measured
         for remark in _sentences(row.representative_trial)
     )
-    return [f"{join_limited(of, _MAX_NAMES)}: {remark}." for remark, of in said.items()]
+    return [f"{join_limited(of, _MAX_NAMES)}: {remark}." for remark, of in remarks.items()]
 
 
 def _sentences(record: Record | None) -> list[object]:

@@ -37,7 +37,7 @@ def construct_models(file: Path) -> None:
     """
     asked = json.loads(file.read_text())
     row, lengths, row_problem = _rows(asked["dataset"], has_lengths=asked["lengths"])
-    told = {
+    answers = {
         "models": [
             _try_model(decode(PluginChoice, each, str(file)), asked["device"], asked["computes"], row)
             for each in asked["models"]
@@ -50,7 +50,7 @@ def construct_models(file: Path) -> None:
             "lengths": lengths,
         },
     }
-    write_atomic(file.with_suffix(".constructed"), json.dumps(told))
+    write_atomic(file.with_suffix(".constructed"), json.dumps(answers))
 
 
 def _rows(dataset: str, *, has_lengths: bool) -> tuple[FirstRow, list[int], str]:
@@ -97,8 +97,8 @@ def _dataset_problem(case: Case) -> str:
 
 def _problem_text(error: Exception, workload: PluginChoice, data: PluginChoice | None = None) -> str:
     traceback.print_exception(error)
-    told = message_with_line(error, workload, data)
-    return truncate_middle(told, _MAX_PROBLEM_LENGTH, "the full text is in the log of distbench run")
+    message = message_with_line(error, workload, data)
+    return truncate_middle(message, _MAX_PROBLEM_LENGTH, "the full text is in the log of distbench run")
 
 
 def _refusal(module: nn.Module, device: str, compute: str) -> str:

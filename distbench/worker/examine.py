@@ -92,9 +92,9 @@ def _diagnose(order: DiagnosisRequest, report: RankReport, listen_fd: int | None
 
 def _measure_pairs(member: int, node: int, size: int, device: torch.device) -> Iterator[LinkTest]:
     """Yield link tests between all pairs of nodes (by their first members), then inside this node."""
-    told = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    dist.all_gather(told, torch.tensor([node]))
-    on = group_by(range(size), lambda each: int(told[each]))
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(counts, torch.tensor([node]))
+    on = group_by(range(size), lambda each: int(counts[each]))
     firsts = [members[0] for members in on.values()]
     largest = max(on.values(), key=len)
     inside = list(links.round_robin_pairs(on[node]))

@@ -104,9 +104,9 @@ def count_flops(case: Case, workload: Workload, device: torch.device) -> Flops:
         return Flops(model, None, str(error))
     except Exception as error:
         # an arbitrary model, run in a way that its author did not foresee
-        said = (str(error).strip().splitlines() or [""])[0][:_MAX_REASON_LENGTH]
+        message = (str(error).strip().splitlines() or [""])[0][:_MAX_REASON_LENGTH]
         why = f"FLOPs can't be counted: the model raised {type(error).__name__} on tensors without values"
-        return Flops(model, None, f"{why}: {said}" if said else why)
+        return Flops(model, None, f"{why}: {message}" if message else why)
 
 
 def _count(case: Case, workload: Workload, device: torch.device, *, checkpoints: bool) -> int:

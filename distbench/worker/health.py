@@ -59,9 +59,9 @@ class TrainingHealth:
         """Report steps that were skipped because gradients overflowed under the loss scale."""
         skipped, self._skipped_steps = engine.skipped_steps - self._skipped_steps, engine.skipped_steps
         if skipped:
-            first, told = self._first_overflow, overflow_text(self._context.case.precision)
+            first, overflow = self._first_overflow, overflow_text(self._context.case.precision)
             where = f", that of {first} first" if first else ""
-            self._add(step, 0, _module_of(first), "loss scale", f"{told}{where}: the step was skipped")
+            self._add(step, 0, _module_of(first), "loss scale", f"{overflow}{where}: the step was skipped")
         self._first_overflow = ""
 
     def check_gradients(self, step: int, engine: Engine) -> tuple[float | None, dict[str, Any] | None]:

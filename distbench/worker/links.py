@@ -64,9 +64,9 @@ def _measure_round_trips(is_first: bool, peer: int, device: torch.device) -> tup
             sent_at, began = time.time(), time.perf_counter()
             _exchange(dist.P2POp(dist.isend, word, peer))
             _exchange(dist.P2POp(dist.irecv, word, peer))
-            told = word.item()
+            answer = word.item()
             trips.append(time.perf_counter() - began)
-            offsets.append(told - (sent_at + trips[-1] / 2))
+            offsets.append(answer - (sent_at + trips[-1] / 2))
         else:
             _exchange(dist.P2POp(dist.irecv, word, peer))
             # a wait for NCCL is one of the stream, not of the host
@@ -86,9 +86,9 @@ def _time_exchange(peer: int, size: int, device: torch.device) -> float:
     _send_and_receive(mine, theirs, peer)
     _synchronize(device)
     seconds = torch.tensor([time.perf_counter() - began], dtype=torch.float64, device=device)
-    told = torch.empty_like(seconds)
-    _send_and_receive(seconds, told, peer)
-    return max(seconds.item(), told.item())
+    times = torch.empty_like(seconds)
+    _send_and_receive(seconds, times, peer)
+    return max(seconds.item(), times.item())
 
 
 def _send_and_receive(sent: torch.Tensor, received: torch.Tensor, peer: int) -> None:

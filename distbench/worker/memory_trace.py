@@ -267,7 +267,7 @@ def trace_cases(file: Path) -> None:
 
 def _reason(error: Exception, case: Case) -> str:
     """Reason why the step of *case* that raised *error* has no peak, with the line of the user's code."""
-    told = message_with_line(error, case.workload, case.data).strip()
+    message = message_with_line(error, case.workload, case.data).strip()
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-        return f"a trace has shapes and no values, but the step reads the values of a tensor: {told}"
-    return f"{type(error).__name__}: {told}"
+        return f"a trace has shapes and no values, but the step reads the values of a tensor: {message}"
+    return f"{type(error).__name__}: {message}"

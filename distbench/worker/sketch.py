@@ -47,10 +47,10 @@ def sketch_tensors(
         sketches.append(count_sketch(chunks_of(name, tensor) if chunks_of else tensor_chunks(tensor)))
     if not names:
         return {}
-    told = zip(names, torch.stack(sketches).tolist(), _digest_texts(sums), strict=True)
+    rows = zip(names, torch.stack(sketches).tolist(), _digest_texts(sums), strict=True)
     return {
         name: {"norm": math.sqrt(square), **dict(zip(SKETCH_COLUMNS, numbers, strict=True)), "digest": text}
-        for name, (*numbers, square), text in told
+        for name, (*numbers, square), text in rows
     }
 
 

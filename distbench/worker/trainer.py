@@ -186,10 +186,10 @@ class TrainingRecorder(StepHooks):
         """
         if not self._is_rank_0:
             return hash_tensors(tensors) if on_all_ranks else consume(tensors)
-        told = sketch_tensors(tensors, chunks_of)
+        sketches = sketch_tensors(tensors, chunks_of)
         place = {"training": self.training, "step": step, "of": quantity}
-        self.tensors += [{**place, "tensor": name, **row} for name, row in told.items()]
-        return {name: row["digest"] for name, row in told.items()}
+        self.tensors += [{**place, "tensor": name, **row} for name, row in sketches.items()]
+        return {name: row["digest"] for name, row in sketches.items()}
 
     def build_result(self, kind: str, **more: Rows) -> RankResult:
         """Result of a *kind* of job: its tables, on rank 0 only, and the first loss that was not finite."""

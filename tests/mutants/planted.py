@@ -223,7 +223,7 @@ MUTANTS = (
     ),
     Mutant(
         "the losses of the arms are not compared",
-        "return [_different_training(apart, demand, len(pairs))]",
+        "return [_different_training(gap, demand, len(pairs))]",
         "return []",
         _in("unit/gate/test_gate_losses"),
     ),

@@ -114,9 +114,9 @@ class LossComparison:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON types."""
         worst = vars(self.largest_deviation) if self.largest_deviation else None
-        told = {"reason": self.reason, "trials": self.trials, "beyond": self.trials_beyond}
+        facts = {"reason": self.reason, "trials": self.trials, "beyond": self.trials_beyond}
         return {
-            **told,
+            **facts,
             "of_limit": self.limit_share if worst else None,
             "worst": worst,
             "sharp": self.sensitive_steps,
@@ -187,8 +187,8 @@ class CaseLosses:
         trainings = [self.median_losses, *self._perturbed]
         steps = min(map(len, trainings))
         curves = np.array([curve[:steps] for curve in trainings])
-        apart = curves.max(axis=0) - curves.min(axis=0)
-        return np.asarray(np.maximum.accumulate(np.where(np.isfinite(apart), apart, np.inf)))
+        spread = curves.max(axis=0) - curves.min(axis=0)
+        return np.asarray(np.maximum.accumulate(np.where(np.isfinite(spread), spread, np.inf)))
 
     @property
     def as_reference(self) -> ReferenceLosses:
@@ -210,8 +210,8 @@ class CaseLosses:
             worst = min(beyond, key=lambda place: (place.step, -place.of_limit))
             # the loss of a step is computed before its update
             design = self._design_difference(expected)
-            meant = design if design and worst.step > design.since else None
-            word, why = (DIFFERENT_BY_DESIGN, meant.why) if meant else (DIFFERENT_TRAINING, "")
+            intended = design if design and worst.step > design.since else None
+            word, why = (DIFFERENT_BY_DESIGN, intended.why) if intended else (DIFFERENT_TRAINING, "")
             return LossComparison(word, source, len(found), len(beyond), worst, of, design_reason=why)
         if not found:
             return LossComparison(
@@ -257,16 +257,16 @@ class CaseLosses:
         if not len(steps):
             return None
         known = expected.losses[steps]
-        apart = np.abs(curve[steps] - known)
+        differences = np.abs(curve[steps] - known)
         usual, limits = self._limits(known, steps, expected)
         with np.errstate(divide="ignore"):
-            ratios = np.where(apart == 0, 0.0, apart / limits)
+            ratios = np.where(differences == 0, 0.0, differences / limits)
 
         def at(index: int) -> LossDeviation:
             step = int(steps[index])
             return LossDeviation(number, step, float(curve[step]), float(known[index]), float(ratios[index]))
 
-        outside, unusual = np.flatnonzero(ratios > 1), apart > usual
+        outside, unusual = np.flatnonzero(ratios > 1), differences > usual
         is_blunt = limits > INSENSITIVE_LIMIT * np.fmax.accumulate(np.abs(known))
         blunt = np.flatnonzero(unusual & is_blunt)
         return _TrialComparison(

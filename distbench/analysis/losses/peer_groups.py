@@ -177,7 +177,7 @@ def _explained_by_batch_parts(
     If that shows before the first update, and for several strategies, a loss that is not the mean over
     parts of the batch explains it as well as a mistake that all of them share.
     """
-    told: dict[str, LossComparison] = {}
+    explained: dict[str, LossComparison] = {}
     for alike in group_by(cases, lambda timed: timed.batch_parts).values():
         early = [
             timed for timed in alike if (worst := found[timed.case.id].largest_deviation) and worst.step == 0
@@ -186,11 +186,11 @@ def _explained_by_batch_parts(
         agreeing = [timed for timed in early if way and timed.compare_with(way).word == SAME_LOSSES]
         if len({timed.case.strategy.name for timed in agreeing}) > 1:
             reason = f"{len(agreeing)} cases that divide the batch alike agree, but not with {reference.name}"
-            told |= {
+            explained |= {
                 timed.case.id: LossComparison(NOT_COMPARED, f"{reason}: {_LOSS_MAY_NOT_BE_MEAN}")
                 for timed in agreeing
             }
-    return told
+    return explained
 
 
 def _without_majority(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
@@ -203,17 +203,17 @@ def _without_majority(cases: Sequence[CaseLosses]) -> dict[str, LossComparison]:
             # a single case is compared with its own trials
             if other is not timed or len(cases) == 1
         ]
-        apart = [(other, one) for other, one in against if one.is_different]
+        different = [(other, one) for other, one in against if one.is_different]
         sure = [
             one
-            for other, one in apart
+            for other, one in different
             if other.batch_parts == timed.batch_parts
             or (one.largest_deviation and one.largest_deviation.step > 0)
         ]
         if sure:
             found[timed.case.id] = replace(sure[0], word=CASES_DISAGREE)
-        elif apart:
-            other, _ = apart[0]
+        elif different:
+            other, _ = different[0]
             found[timed.case.id] = LossComparison(
                 NOT_COMPARED, f"not as {other.case.name}: {_LOSS_MAY_NOT_BE_MEAN}"
             )

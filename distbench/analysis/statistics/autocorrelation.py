@@ -33,19 +33,19 @@ def autocorrelation(residuals: Sequence[np.ndarray], rounds: Sequence[Rounds], f
         rounds: Rounds of each case.
         freedom: Degrees of freedom behind the residuals.
     """
-    told = [
+    informative = [
         (left, _centered_moments(of), _has_successor(of))
         for left, of in zip(residuals, rounds, strict=True)
         if len(of) > 2
     ]
-    squares = sum(float(left @ left) for left, _, _ in told)
+    squares = sum(float(left @ left) for left, _, _ in informative)
     if not squares or freedom < 1:
         return 0.0
-    found = sum(float(left[:-1][near] @ left[1:][near]) for left, _, near in told) / squares
-    expected: np.ndarray = np.sum([each.products for _, each, _ in told], axis=0)
-    expected = expected / np.sum([each.squares for _, each, _ in told], axis=0)
-    space = sum(len(left) - 1 for left, _, _ in told)
-    of_form = sum(each.of_form for _, each, _ in told) / space - expected[0] ** 2
+    found = sum(float(left[:-1][near] @ left[1:][near]) for left, _, near in informative) / squares
+    expected: np.ndarray = np.sum([each.products for _, each, _ in informative], axis=0)
+    expected = expected / np.sum([each.squares for _, each, _ in informative], axis=0)
+    space = sum(len(left) - 1 for left, _, _ in informative)
+    of_form = sum(each.of_form for _, each, _ in informative) / space - expected[0] ** 2
     # standard error of a ratio of quadratic forms in independent normal numbers
     error = math.sqrt(2 * max(0.0, of_form) / (freedom + 2))
     if found - expected[0] <= _MIN_Z_SCORE * error:
@@ -98,7 +98,7 @@ def _has_successor(rounds: Rounds) -> np.ndarray:
 
 def _correlations(rounds: Rounds, rhos: np.ndarray) -> np.ndarray:
     """Correlations of the trials of a case, shape (rhos, rounds, rounds)."""
-    apart = np.abs(np.subtract.outer(rounds, rounds))
+    lags = np.abs(np.subtract.outer(rounds, rounds))
     # 0 to the power of 0 is 1
-    found: np.ndarray = np.power(rhos[:, None, None], apart)
+    found: np.ndarray = np.power(rhos[:, None, None], lags)
     return found

@@ -184,9 +184,9 @@ def _array_elements(
     op: str, about: Mapping[str, Any], issued: Sequence[ProfilerEvent], work: Sequence[Work], size: int | None
 ) -> int | None:
     """Elements of the full array: the output of an all-gather, else the input."""
-    told = about.get("Out msg nelems" if op in ("all_gather", "recv") else "In msg nelems")
-    if isinstance(told, int) and told > 0:
-        return told
+    elements = about.get("Out msg nelems" if op in ("all_gather", "recv") else "In msg nelems")
+    if isinstance(elements, int) and elements > 0:
+        return elements
     given = [event.elements for event in (*reversed(issued), work[0].event) if event.elements]
     if not given:
         return None

@@ -102,8 +102,8 @@ def read_job(paths: Sequence[Path], rank: int | None = None) -> JobTrace:
 def _job_notes(ranks: Sequence[RankTrace]) -> list[str]:
     sizes = {rank.world_size for rank in ranks if rank.world_size is not None}
     if len(sizes) > 1:
-        told = ", ".join(map(str, sorted(sizes)))
-        return [f"the traces are of jobs of different world sizes ({told}), so their ranks are not matched"]
+        listed = ", ".join(map(str, sorted(sizes)))
+        return [f"the traces are of jobs of different world sizes ({listed}), so their ranks are not matched"]
     notes = []
     if sizes and len(ranks) < (size := sizes.pop()):
         notes.append(f"traces of {len(ranks)} of {size} ranks: waiting and late ranks are those among these")

@@ -100,8 +100,8 @@ def read_rank(path: Path, rank: int, *, is_given: bool = False) -> RankTrace:
     """
     with paused_collection():
         file = read_file(path)
-        number, said = _rank_of(file, rank, is_given=is_given)
-        return _analyse(number, file, [said] if said else [])
+        number, note = _rank_of(file, rank, is_given=is_given)
+        return _analyse(number, file, [note] if note else [])
 
 
 def _rank_of(file: TraceFile, fallback: int, *, is_given: bool) -> tuple[int, str]:

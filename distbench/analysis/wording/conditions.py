@@ -192,8 +192,8 @@ def _autocorrelation_note(run: RunAnalysis) -> list[str]:
 
 def _reduced_power_limits(run: RunAnalysis) -> Iterator[str]:
     """GPUs with a power limit below their default, as recorded by the machines."""
-    told = [record.environment for record in run.timed_records if record.case.device == "cuda"]
-    found = {gpu: powers for facts in told for gpu, powers in lowered_power_limits(facts).items()}
+    environments = [record.environment for record in run.timed_records if record.case.device == "cuda"]
+    found = {gpu: powers for facts in environments for gpu, powers in lowered_power_limits(facts).items()}
     for (limit, usual), gpus in group_pairs((powers, str(gpu)) for gpu, powers in found.items()).items():
         yield (
             f"GPU {join_limited(gpus)}: the power limit is {format_number(limit)} W, below the "

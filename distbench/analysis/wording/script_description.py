@@ -50,14 +50,14 @@ def _headline(record: Record) -> str:
 
 
 def _choices(record: Record) -> list[str]:
-    case, told = record.case, []
+    case, choices = record.case, []
     if case.optimizer.clip_grad_norm is not None:
-        told.append(f"gradients clipped to {case.optimizer.clip_grad_norm:g}")
+        choices.append(f"gradients clipped to {case.optimizer.clip_grad_norm:g}")
     if case.compile != "none":
-        told.append("compiled")
+        choices.append("compiled")
     if layers := record.effective.get("checkpointed_layers"):
-        told.append(f"activations of {format_count(layers, 'module')} recomputed")
-    return told
+        choices.append(f"activations of {format_count(layers, 'module')} recomputed")
+    return choices
 
 
 def _options_text(record: Record) -> str:
@@ -71,9 +71,9 @@ def _parts_sentence(record: Record) -> list[str]:
     shares = {part: spent / step for part in _PARTS if step and (spent := _mean(record, f"script_{part}_s"))}
     if not shares:
         return []
-    told = [f"{part} {share:.0%}" for part, share in shares.items()]
+    parts = [f"{part} {share:.0%}" for part, share in shares.items()]
     rest = max(0.0, 1 - sum(shares.values()))
-    return [f"Of a timed step, mean over ranks: {', '.join(told)}, all else {rest:.0%}."]
+    return [f"Of a timed step, mean over ranks: {', '.join(parts)}, all else {rest:.0%}."]
 
 
 def _ending(record: Record) -> list[str]:

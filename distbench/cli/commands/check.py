@@ -51,8 +51,8 @@ def check(
     if as_json:
         files = [dataclasses.asdict(each) for each in found.files]
         damaged = [trial.to_json() for trial in found.damaged]
-        said = {"sound": found.is_sound and not contradiction, "contradiction": contradiction}
-        print_json({**said, "files": files, "damaged": damaged, "set_aside": moved})
+        result = {"sound": found.is_sound and not contradiction, "contradiction": contradiction}
+        print_json({**result, "files": files, "damaged": damaged, "set_aside": moved})
     else:
         _print(found, moved, run.folder)
         if contradiction:

@@ -83,8 +83,8 @@ def _fish(commands: dict[str, CommandOptions]) -> str:
     for command, options in commands.items():
         for name, text in options.items():
             kind, word = ("l", name[2:]) if name.startswith("--") else ("s", name[1:])
-            said = re.sub(r"['\\]", "", text)
+            bare = re.sub(r"['\\]", "", text)
             lines.append(
-                f"complete -c distbench -n '__fish_seen_subcommand_from {command}' -{kind} {word} -d '{said}'"
+                f"complete -c distbench -n '__fish_seen_subcommand_from {command}' -{kind} {word} -d '{bare}'"
             )
     return "\n".join(lines)

@@ -51,13 +51,13 @@ def doctor(
         print_note(f"checking the hosts of launcher {loaded.launcher.name} (less than a minute)")
     found = probe_ranks(loaded, out)
     launcher = registry.create_plugin("launchers", loaded.launcher)
-    told = diagnose(found, getattr(launcher, "may_differ", ()))
+    diagnoses = diagnose(found, getattr(launcher, "may_differ", ()))
     if as_json:
         links = [_link_json(link) for link in measured_links(found)]
-        print_json({"findings": [dataclasses.asdict(each) for each in told], "links": links})
+        print_json({"findings": [dataclasses.asdict(each) for each in diagnoses], "links": links})
     else:
-        _print(told)
-    return 1 if any(each.grade == "problem" for each in told) else 0
+        _print(diagnoses)
+    return 1 if any(each.grade == "problem" for each in diagnoses) else 0
 
 
 def _link_json(link: NetworkLink) -> dict[str, Any]:
@@ -71,16 +71,16 @@ def _link_json(link: NetworkLink) -> dict[str, Any]:
     }
 
 
-def _print(told: Sequence[Diagnosis]) -> None:
-    widest = max(len(each.check) for each in told)
-    for each in told:
+def _print(diagnoses: Sequence[Diagnosis]) -> None:
+    widest = max(len(each.check) for each in diagnoses)
+    for each in diagnoses:
         where = f"{each.where}: " if each.where else ""
         print_text(
             wrap_to_terminal(f"{each.grade:<7}  {each.check:<{widest}}  {where}{each.what}", 0, 11 + widest)
         )
         if each.remedy:
             print_text(wrap_to_terminal(f"-> {each.remedy}", 11 + widest))
-    bad = [each for each in told if each.grade != "ok"]
+    bad = [each for each in diagnoses if each.grade != "ok"]
     problems = format_count(sum(each.grade == "problem" for each in bad), "problem")
     print_text()
     print_text(f"{problems}, {format_count(sum(each.grade == 'warning' for each in bad), 'warning')}")

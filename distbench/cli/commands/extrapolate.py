@@ -110,8 +110,8 @@ def _print_table(run: RunAnalysis, series: Sequence[ExtrapolatedSeries], table: 
     from distbench.report.overview import view_markdown
 
     if form == "json":
-        told = {"refused": refusals_json(series), "damaged": damage_json(run)}
-        print_json({"run_id": run.info.run_id, **table.to_json(), **told})
+        more = {"refused": refusals_json(series), "damaged": damage_json(run)}
+        print_json({"run_id": run.info.run_id, **table.to_json(), **more})
     elif form == "csv":
         print_text(table.to_csv())
     elif form == "md":

@@ -173,8 +173,12 @@ def _unit_text(column: dict[str, Any]) -> str:
 
 def _type_and_default(kind: str, default: str) -> str:
     """Return the type *kind* and the *default*, both in Python notation, in YAML terms."""
-    told = _type_text(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
-    return f"{told}; {_REQUIRED}" if default == _REQUIRED else f"{told}; default: {_default_text(default)}"
+    type_text = _type_text(ast.parse(re.sub(r"\bOptional\[(.*)\]", r"\1 | None", kind), mode="eval").body)
+    return (
+        f"{type_text}; {_REQUIRED}"
+        if default == _REQUIRED
+        else f"{type_text}; default: {_default_text(default)}"
+    )
 
 
 def _type_text(node: ast.expr) -> str:

@@ -74,8 +74,8 @@ def pick(
     )
     chosen, explanation = picked.selection, picked.recommendation
     if as_json:
-        said = recommendation_json(explanation, chosen, memory_thresholds(run.candidates, chosen))
-        print_json({**said, "damaged": damage_json(run)})
+        answer = recommendation_json(explanation, chosen, memory_thresholds(run.candidates, chosen))
+        print_json({**answer, "damaged": damage_json(run)})
     else:
         headline = wrap_to_terminal(explanation.headline, 0).splitlines()
         print_text("\n".join(apply_style(line, "best" if chosen.pick else "doubtful") for line in headline))

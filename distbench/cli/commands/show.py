@@ -81,7 +81,7 @@ def _print_run(run: RunAnalysis, form: str) -> None:
         print_text(overview.overview_text(run, terminal_width(), apply_style))
 
 
-def _print_table(run: RunAnalysis, said: dict[str, str], table: Table, form: str = "") -> None:
+def _print_table(run: RunAnalysis, remarks: dict[str, str], table: Table, form: str = "") -> None:
     """Print a *table* of a run as *form*, a flag of ``show``; as text with the footnotes of marked cases.
 
     Args:
@@ -92,7 +92,7 @@ def _print_table(run: RunAnalysis, said: dict[str, str], table: Table, form: str
 
     notes = run.parity.footnotes
     if form == "json":
-        print_json({"run_id": run.info.run_id, **said, **table.to_json(), "damaged": damage_json(run)})
+        print_json({"run_id": run.info.run_id, **remarks, **table.to_json(), "damaged": damage_json(run)})
         return
     if form:
         print_text(view_markdown(table) if form == "md" else table.to_csv())

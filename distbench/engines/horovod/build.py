@@ -80,8 +80,8 @@ def build_into(folder: Path, sha256: str = SHA256) -> None:
             what = f"download {', '.join(lacking)}"
             _run_pip(what, ["install", "--no-deps", "--target", str(made), *lacking], variables)
         sources = _sources(place, sha256, variables)
-        apart = ["--no-build-isolation", "--no-deps", "--no-cache-dir"]
-        _run_pip("build it", ["install", *apart, "--target", str(made), str(sources)], variables)
+        options = ["--no-build-isolation", "--no-deps", "--no-cache-dir"]
+        _run_pip("build it", ["install", *options, "--target", str(made), str(sources)], variables)
         made.rename(folder)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -153,5 +153,5 @@ def _failure_line(output: str) -> str:
     line = compiler_error_line("\n".join(["", *compiled])).removeprefix(": ")
     if "\n" not in line and line:
         return one_line(line)
-    told = [each for each in lines if each.startswith(("CMake Error", "ERROR: "))]
-    return one_line((told or lines[-1:] or ["no output"])[0].removeprefix("ERROR: "))
+    errors = [each for each in lines if each.startswith(("CMake Error", "ERROR: "))]
+    return one_line((errors or lines[-1:] or ["no output"])[0].removeprefix("ERROR: "))

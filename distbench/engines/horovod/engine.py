@@ -167,15 +167,15 @@ def _rendezvous(rank: int) -> Iterator[int]:
     Horovod's own start of the server listens on all interfaces.
     """
     server = RendezvousHTTPServer((_LOCALHOST, 0), RendezvousHandler, 0) if rank == 0 else None
-    told = [server.server_address[1] if server else 0]
-    dist.broadcast_object_list(told)
+    port = [server.server_address[1] if server else 0]
+    dist.broadcast_object_list(port)
     if server is None:
-        yield told[0]
+        yield port[0]
         return
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield told[0]
+        yield port[0]
     finally:
         server.shutdown()
         thread.join()

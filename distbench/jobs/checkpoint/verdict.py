@@ -89,7 +89,7 @@ class ResumedTraining:
     """First step that differs; the last one before the checkpoint if the loaded state differs."""
     what: str = ""
     """First difference there: ``loss``, ``gradient norm``, ``parameters``, or a tensor not restored."""
-    apart: float = 0.0
+    difference: float = 0.0
     """Largest relative difference (of a loss, a norm, or all parameters relative to their movement)."""
     reason: str = ""
     """Reason why it was not tried."""
@@ -110,12 +110,12 @@ class ResumedTraining:
         if self.word == "differs":
             off = (
                 "missing or has another shape or dtype"
-                if math.isinf(self.apart)
-                else f"off by {self.apart:.1e}"
+                if math.isinf(self.difference)
+                else f"off by {self.difference:.1e}"
             )
             return f"not equivalent from step {self.step}: {self.what} is {off}"
         outcomes = {"same": "bit-identical", "lacking": f"not tried: {self.reason}"}
-        return outcomes.get(self.word, f"equivalent within rounding ({self.apart:.1e})")
+        return outcomes.get(self.word, f"equivalent within rounding ({self.difference:.1e})")
 
     def to_json(self) -> dict[str, Any]:
         """Fields as plain JSON types."""
@@ -128,7 +128,7 @@ class ResumedTraining:
             "verdict": self.word,
             "step": self.step,
             "what": self.what,
-            "apart": self.apart,
+            "apart": self.difference,
             "reason": self.reason,
         }
 
@@ -241,11 +241,11 @@ def _resumed_training(record: Record, part: RecordRow, saved: _RecordedTraining 
         return resumed("lacking", reason=lacking)
     limits = {name: limit.for_case(record.case) for name, limit in ROUNDING_LIMITS.items()}
     largest = 0.0
-    for step, what, apart in _differences(saved, loaded, sees_moments=not part["unseen"]):
-        if not apart <= limits.get(what, 0.0):
-            return resumed("differs", step, what, apart)
-        largest = max(largest, apart)
-    return resumed("rounding" if largest else "same", apart=largest)
+    for step, what, difference in _differences(saved, loaded, sees_moments=not part["unseen"]):
+        if not difference <= limits.get(what, 0.0):
+            return resumed("differs", step, what, difference)
+        largest = max(largest, difference)
+    return resumed("rounding" if largest else "same", difference=largest)
 
 
 def _differences(
@@ -260,8 +260,8 @@ def _differences(
     kinds = [of for step, of in saved.tensors if step == start and (sees_moments or of == "parameter")]
     # the most informative first: parameters, then moments, then the number of steps
     for of in sorted(kinds, key=lambda of: (of != "parameter", of == "step", of)):
-        for what, apart in _restore_differences(of, saved.tensors[start, of], loaded.tensors[start, of]):
-            yield start, what, apart
+        for what, difference in _restore_differences(of, saved.tensors[start, of], loaded.tensors[start, of]):
+            yield start, what, difference
     for step, row in sorted(saved.curve.items()):
         other = loaded.curve.get(step, {})
         yield step, "loss", _relative(row["loss"], other.get("loss"))
@@ -275,11 +275,11 @@ def _restore_differences(of: str, saved: TensorRows, loaded: TensorRows) -> Iter
     wrong = [name for name, row in saved.items() if loaded.get(name, {}).get("digest") != row["digest"]]
     if wrong:
         name, norm = wrong[0], saved[wrong[0]]["norm"]
-        apart = _distance({name: saved[name]}, loaded) / norm if name in loaded and norm else math.inf
+        difference = _distance({name: saved[name]}, loaded) / norm if name in loaded and norm else math.inf
         what = name if of == "parameter" else f"{of} of {name}"
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         # a difference too small for the sketch is still a difference
-        yield f"{what}{more}", apart or math.inf
+        yield f"{what}{more}", difference or math.inf
 
 
 def _relative_to_update(before: TensorRows, saved: TensorRows, loaded: TensorRows) -> float:

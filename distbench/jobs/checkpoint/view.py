@@ -110,8 +110,8 @@ def _exchange_way(*exchanged: ResumedTraining | None) -> str | None:
 def _resume_cells(name: str, of: ResumedTraining | None) -> dict[str, TableCell]:
     if of is None or of.word == "lacking":
         return {name: TableCell(None, reason=of.reason if of else "")}
-    shown = _VERDICT_TEXTS.get(of.word, f"{of.apart:.0e}")
-    return {name: TableCell(of.apart, shown), f"{name}_verdict": TableCell(of.word)}
+    shown = _VERDICT_TEXTS.get(of.word, f"{of.difference:.0e}")
+    return {name: TableCell(of.difference, shown), f"{name}_verdict": TableCell(of.word)}
 
 
 def _notes(run: RunAnalysis, records: Sequence[Record], resumed: Sequence[ResumedTraining]) -> Iterator[str]:

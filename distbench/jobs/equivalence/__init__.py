@@ -157,16 +157,20 @@ class EquivalenceJob(JobKind):
     def plan_note(self, tasks: Sequence[PlannedTrial]) -> str:
         seconds = [self.predicted_seconds(task) for task in tasks]
         known = [each for each in seconds if each is not None]
-        told = [f"predicted time: about {format_duration(sum(known))} ({_PREDICTION_BASIS})"] if known else []
+        sentences = (
+            [f"predicted time: about {format_duration(sum(known))} ({_PREDICTION_BASIS})"] if known else []
+        )
         if unknown := len(seconds) - len(known):
-            told.append(f"{format_count(unknown, 'trial')} (cost unknown: no formulas for this model)")
+            sentences.append(f"{format_count(unknown, 'trial')} (cost unknown: no formulas for this model)")
         works = group_pairs(
             (options.work, task.case.label)
             for task in tasks
             if (options := task.job.options_as(CheckOptions)).work and options.role == "case"
         )
-        told += [f"on reduced work ({work}): {', '.join(dict.fromkeys(of))}" for work, of in works.items()]
-        return "; ".join(told)
+        sentences += [
+            f"on reduced work ({work}): {', '.join(dict.fromkeys(of))}" for work, of in works.items()
+        ]
+        return "; ".join(sentences)
 
 
 _PREDICTION_BASIS = "from the workload's formulas and the rates in docs/equivalence.md, not measured here"

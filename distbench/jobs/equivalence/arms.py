@@ -158,15 +158,15 @@ class EquivalenceEvidence:
     def remarks(self) -> tuple[str, ...]:
         """Remarks that apply to several cases: different training conditions, and advice on differences."""
         dropped = [arm.without_dropout for arm in self.arms if arm.without_dropout]
-        said = [
+        remarks = [
             f"Checked without dropout ({one_line(text)}): the elements that it drops depend on the "
             "division of rows among ranks"
             for text in dropped
         ]
         if any(arm.in_parts for arm in self.checked_arms):
-            said.append(PER_RANK)
-        said += [arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice]
-        return tuple(dict.fromkeys(said))
+            remarks.append(PER_RANK)
+        remarks += [arm.advice for arm in self.arms if arm.word == DIFFERS and arm.advice]
+        return tuple(dict.fromkeys(remarks))
 
     def basis(self) -> str:
         """Name the arms on which the verdict rests, and those that are not counted."""
@@ -235,10 +235,10 @@ class EquivalenceEvidence:
     def _sensitivity_text(self) -> str:
         """Smallest errors that would have been detected, in each dtype, the case's own first."""
         computes = list(dict.fromkeys(arm.compute for arm in self.arms))
-        told = {compute: text for compute in computes if (text := self._detectable_errors_text(compute))}
+        texts = {compute: text for compute in computes if (text := self._detectable_errors_text(compute))}
         if len(computes) == 1:
-            return "".join(f"an error of {text} would be detected" for text in told.values())
-        errors = [f"in {compute} an error of {text}" for compute, text in told.items()]
+            return "".join(f"an error of {text} would be detected" for text in texts.values())
+        errors = [f"in {compute} an error of {text}" for compute, text in texts.items()]
         return ", ".join([f"{error} would be detected" for error in errors[:1]] + errors[1:])
 
     def _detectable_errors_text(self, compute: str) -> str:

@@ -211,10 +211,10 @@ class RoundingEnvelope:
         """
         if exact is None:
             return np.zeros((len(self._places), 1))
-        apart = np.array([[exact.distance(self.reference, place)] for place in self._places])
-        apart[[place.step < 0 for place in self._places]] = 0.0
+        distances = np.array([[exact.distance(self.reference, place)] for place in self._places])
+        distances[[place.step < 0 for place in self._places]] = 0.0
         # a place where it broke down, or has no value, gives no information
-        squared: np.ndarray = np.where(apart < _MAX_DISTANCE, apart, 0.0) ** 2
+        squared: np.ndarray = np.where(distances < _MAX_DISTANCE, distances, 0.0) ** 2
         return squared
 
     def _resolution(self, place: Quantity) -> float:

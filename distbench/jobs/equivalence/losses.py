@@ -70,8 +70,8 @@ def _reference_losses(record: Record) -> ReferenceLosses:
     }
     reference = curves["reference"]
     perturbed = [curve for name, curve in curves.items() if name.startswith("perturbed ")]
-    apart = np.max([np.abs(curve - reference) for curve in perturbed], axis=0)
-    allowed = _LOSS_MARGIN * np.maximum.accumulate(np.maximum(apart, _RESOLUTION * np.abs(reference)))
+    spread = np.max([np.abs(curve - reference) for curve in perturbed], axis=0)
+    allowed = _LOSS_MARGIN * np.maximum.accumulate(np.maximum(spread, _RESOLUTION * np.abs(reference)))
     # if one of them broke down, the effect of rounding is unknown
     known = np.where(np.isfinite(allowed), reference, np.nan)
     return ReferenceLosses(f"the check's {record.case.name}", known, allowed)

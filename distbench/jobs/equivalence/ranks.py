@@ -179,19 +179,19 @@ class _EquivalenceRecorder(FingerprintRecorder):
             # to a fallback
             if match_nondeterministic_operation(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
-            told = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-            if not self._all_fail(told):
+            message = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+            if not self._all_fail(message):
                 raise
             traceback.print_exc()
             self.curve, self.tensors = [], []
-            text = truncate_middle(told, _MAX_ERROR_TEXT, "the full text is in the log of the rank")
+            text = truncate_middle(message, _MAX_ERROR_TEXT, "the full text is in the log of the rank")
             return f"the model fails in it ({text})"
         # a rank that has failed waits for the result of this one
         self._all_fail("")
         return ""
 
-    def _all_fail(self, told: str) -> bool:
-        """True if all ranks of the reference failed with the same message, *told*, so at the same place.
+    def _all_fail(self, message: str) -> bool:
+        """True if all ranks of the reference failed with the same message, *message*, so at the same place.
 
         If others did not fail, they are in a collective operation, and no training can follow.
         """
@@ -200,7 +200,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
             return True
         agreement = StoreExchange(setting.store, setting.rank, setting.world_size, self._patience_s)
         with suppress(dist.DistStoreError):
-            return set(agreement.all_gather("fp64", told)) == {told}
+            return set(agreement.all_gather("fp64", message)) == {message}
         return False
 
     def _train_perturbed(self, number: int, **changes: Any) -> None:
@@ -309,13 +309,13 @@ class _EquivalenceRecorder(FingerprintRecorder):
         losses: dict[str, float] = {row["training"]: row["loss"] for row in reversed(self.curve)}
         exact, other = self._norms(self._exact_dtype, "gradient"), self._norms(training, "gradient")
         largest = max(exact.values(), default=0.0) or 1.0
-        apart = [_relative(losses[training], losses[self._exact_dtype])]
-        apart += [abs(norm - other[name]) / largest for name, norm in exact.items()]
+        differences = [_relative(losses[training], losses[self._exact_dtype])]
+        differences += [abs(norm - other[name]) / largest for name, norm in exact.items()]
         buffers = self._norms(training, "buffer")
         kept = [
             _relative(buffers[name], norm) for name, norm in self._norms(self._exact_dtype, "buffer").items()
         ]
-        shared = [(max(apart), max(kept, default=0.0))]
+        shared = [(max(differences), max(kept, default=0.0))]
         dist.broadcast_object_list(shared, src=0)
         both: tuple[float, float] = shared[0]
         return both

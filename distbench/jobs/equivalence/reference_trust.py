@@ -40,15 +40,15 @@ def reference_problem(
             name = one_line(place.tensor)
             return _text(f"{name} has a gradient in {exact_name} and none in {compute}", compute)
     size = exact.size(_FIRST_LOSS)
-    apart = reference.distance(exact, _FIRST_LOSS) / size
+    difference = reference.distance(exact, _FIRST_LOSS) / size
     by_spread = envelope.limits(false_alarm)["loss"] * envelope.scale(_FIRST_LOSS) / size
     allowed = max(by_spread, _SHARED_ERROR * EPSILON[compute])
-    if apart <= allowed:
+    if difference <= allowed:
         return ""
     losses = [f"{float(training.values[_FIRST_LOSS][0]):.6g}" for training in (reference, exact)]
     return _text(
         f"its first loss is {losses[0]} in {compute} and {losses[1]} in {exact_name}, a relative difference "
-        f"of {apart:.1e}, of which rounding explains at most {allowed:.1e}",
+        f"of {difference:.1e}, of which rounding explains at most {allowed:.1e}",
         compute,
     )
 

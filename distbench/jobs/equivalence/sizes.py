@@ -40,16 +40,16 @@ class RelativeSizes:
         tensors of a step, and that of the gradient norm over all steps. The weights of a mean are the
         inverse variances of its terms by rounding.
         """
-        apart = self._relative_differences(training)
+        differences = self._relative_differences(training)
         values = {
             Quantity(place.step, _SIZE_FAMILIES[place.family][0], place.tensor): np.array([1 + each])
-            for place, each in apart.items()
+            for place, each in differences.items()
             if place.family in _SIZE_FAMILIES
         }
         for mean, places in group_by(self._weights, self._mean_of).items():
             weights = np.array([self._weights[place] for place in places])
             # a missing tensor has no size, and neither has its mean
-            each = np.array([apart.get(place, np.nan) for place in places])
+            each = np.array([differences.get(place, np.nan) for place in places])
             values[mean] = np.array([1 + weights @ each / weights.sum()])
         return dataclasses.replace(training, values={**training.values, **values})
 
@@ -58,10 +58,10 @@ class RelativeSizes:
         sizes = dict(_sizes(training))
         return {place: sizes[place] / size - 1 for place, size in self._reference.items() if place in sizes}
 
-    def _mean_weights(self, apart: Sequence[dict[Quantity, float]]) -> dict[Quantity, float]:
+    def _mean_weights(self, differences: Sequence[dict[Quantity, float]]) -> dict[Quantity, float]:
         weights: dict[Quantity, float] = {}
         for places in group_by(self._reference, self._mean_of).values():
-            errors = np.array([[each.get(place, np.inf) for place in places] for each in apart])
+            errors = np.array([[each.get(place, np.inf) for place in places] for each in differences])
             squares = np.mean(np.nan_to_num(errors, nan=np.inf) ** 2, axis=0)
             least = max(float(np.quantile(squares, _MIN_VARIANCE_QUANTILE)), _EPS32**2)
             weights |= dict(zip(places, 1 / np.maximum(squares, least), strict=True))

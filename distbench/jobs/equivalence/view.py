@@ -129,20 +129,20 @@ class EquivalenceView(View):
     def charts(self, run: RunAnalysis) -> list[Chart]:
         """Distance from the reference, if any case was checked and not all numbers are bit-identical."""
         checked = run.cases_with_evidence(EquivalenceEvidence)
-        apart = [(row, found) for row, found in checked if found.limit_share > 0]
-        if not apart:
+        deviating = [(row, found) for row, found in checked if found.limit_share > 0]
+        if not deviating:
             return []
         # a reader looks for the furthest ones
-        places = sorted(apart, key=lambda pair: pair[1].limit_share, reverse=True)[:MAX_CHART_CASES]
+        places = sorted(deviating, key=lambda pair: pair[1].limit_share, reverse=True)[:MAX_CHART_CASES]
         names = run.short_names([row for row, _ in places])
         words = [evidence.word for _, evidence in checked]
         cut = (
-            f"Only the {MAX_CHART_CASES} furthest of {len(apart):,} are shown."
-            if len(apart) > MAX_CHART_CASES
+            f"Only the {MAX_CHART_CASES} furthest of {len(deviating):,} are shown."
+            if len(deviating) > MAX_CHART_CASES
             else ""
         )
         marks = [trace for family in _FAMILIES if (trace := _trace(places, family))["x"]]
-        meant = (
+        caption = (
             f"{words.count(DIFFERENT_BY_DESIGN):,} differ by design, " if DIFFERENT_BY_DESIGN in words else ""
         )
         limit = reference_line([1, 1], [-0.5, len(places) - 0.5], width=2)
@@ -161,7 +161,7 @@ class EquivalenceView(View):
                     xaxis={"type": "log"},
                 ),
                 finding=f"{len(words):,} cases checked: {words.count(DIFFERS):,} differ, "
-                f"{meant}{words.count(EQUIVALENT):,} are bit-identical.",
+                f"{caption}{words.count(EQUIVALENT):,} are bit-identical.",
                 left_out=cut,
             )
         ]
@@ -223,8 +223,8 @@ def _notes(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], names: di
             + ", ".join(f"{dtype} {FIXED_TOLERANCE[dtype]:.1e}" for dtype in tolerances)
             + "."
         )
-    said = dict.fromkeys(text for _, found in checked for text in found.remarks)
-    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *said))]
+    sentences = dict.fromkeys(text for _, found in checked for text in found.remarks)
+    return [*notes, *(f"{note[0].upper()}{note[1:]}." for note in (*remarks, *sentences))]
 
 
 def _trace(checked: Sequence[tuple[CaseSummary, EquivalenceEvidence]], family: str) -> dict[str, Any]:

@@ -73,9 +73,11 @@ def comparison_sheet(before: Sequence[Record], after: Sequence[Record]) -> Table
     """Table of the ratios; notes count changes, and measurements that only one run has."""
     made = bandwidth_changes(before, after)
     words = [change.word for change in made]
-    apart = [f"{words.count(word)} {word}" for word in _SIGNS if word in words]
+    counts = [f"{words.count(word)} {word}" for word in _SIGNS if word in words]
     alone = len(collective_results(before)) + len(collective_results(after)) - 2 * len(made)
-    notes = [f"Collectives: {', '.join(apart)} of {len(made)}." if made else "No collective is in both runs."]
+    notes = [
+        f"Collectives: {', '.join(counts)} of {len(made)}." if made else "No collective is in both runs."
+    ]
     notes += [f"{format_count(alone, 'measurement')} in only one of the runs not shown."] if alone else []
     return Table("Collectives", _CAPTION, _FIELDS, tuple(map(_row, made)), tuple(notes))
 

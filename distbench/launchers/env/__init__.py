@@ -114,8 +114,8 @@ class Env(ClusterLauncher):
             try:
                 leaders = NodeLeaders(own, token or new_token(), self.port if token else 0)
             except OSError as error:
-                told = f"can't listen for other nodes on port {self.port}: {error.strerror}"
-                raise InfrastructureError(told, "set launcher.env.port") from error
+                reason = f"can't listen for other nodes on port {self.port}: {error.strerror}"
+                raise InfrastructureError(reason, "set launcher.env.port") from error
         if leaders and not token:
             with infrastructure_errors(file.path):
                 file.write(leaders.address())

@@ -192,11 +192,11 @@ class Manifests:
         """Options that differ from their defaults."""
         default, given = type(self._options)(), self._options
         # a plug-in holds tuples where its class says lists
-        said = {
+        options = {
             field.name: _with_literal_blocks(getattr(given, field.name))
             for field in dataclasses.fields(given)
         }
-        return {name: value for name, value in said.items() if value != getattr(default, name)}
+        return {name: value for name, value in options.items() if value != getattr(default, name)}
 
     def _agents_job(self) -> dict[str, Any]:
         options = self._options
@@ -223,14 +223,14 @@ class Manifests:
         memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": options.shared_memory}}
         volumes = [memory, *([self._reports()] if options.claim else [])]
         # two agents on one node would measure the loopback interface
-        apart = {
+        affinity = {
             "topologyKey": "kubernetes.io/hostname",
             "labelSelector": {"matchLabels": {RUN_LABEL: self._name, ROLE_LABEL: "agent"}},
         }
         pod = {
             "terminationGracePeriodSeconds": 15,
             "affinity": {
-                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+                "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [affinity]},
             },
         }
         template = self._pod("agent", pod, container, volumes)

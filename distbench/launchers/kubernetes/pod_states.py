@@ -43,8 +43,8 @@ def run_state(objects: Sequence[ApiObject], pull_errors: MutableMapping[str, str
     if phase == "Running":
         jobs = _of_role(objects, "Job", "agent")
         lost = [*_lost_pods(agents), *(f"all agents: {why}" for job in jobs if (why := _failure(job)))]
-        told = f"Running (agents: {'; '.join(waiting)})" if waiting else "Running"
-        return QueuedJob("running", told, lost="; ".join(lost))
+        state = f"Running (agents: {'; '.join(waiting)})" if waiting else "Running"
+        return QueuedJob("running", state, lost="; ".join(lost))
     every = dict.fromkeys(filter(None, (_waiting_text(pod, pull_errors), *waiting)))
     return QueuedJob("waiting", f"{phase} ({'; '.join(every)})" if every else phase)
 
@@ -85,8 +85,8 @@ def _end_reason(pod: ApiObject) -> str:
     # who has ended it says more than what became of its process
     evicted = [pod["status"], *_conditions(pod, "DisruptionTarget")]
     stopped = _container_state(pod, "terminated") or {}
-    told = [each for each in (*evicted, stopped) if each.get("reason") not in (None, *_PLAIN_ENDS)]
-    return _reason_text(told[0]) if told else ""
+    explained = [each for each in (*evicted, stopped) if each.get("reason") not in (None, *_PLAIN_ENDS)]
+    return _reason_text(explained[0]) if explained else ""
 
 
 def _waiting_text(pod: ApiObject, pull_errors: MutableMapping[str, str]) -> str:
@@ -107,9 +107,9 @@ def _failure(job: ApiObject) -> str:
     return next((_reason_text(each) for each in _conditions(job, "Failed")), "")
 
 
-def _reason_text(told: ApiObject) -> str:
-    message = _one_line(told.get("message", ""))
-    return f"{told.get('reason', '')}: {message}" if message else str(told.get("reason", ""))
+def _reason_text(state: ApiObject) -> str:
+    message = _one_line(state.get("message", ""))
+    return f"{state.get('reason', '')}: {message}" if message else str(state.get("reason", ""))
 
 
 def _one_line(text: str) -> str:

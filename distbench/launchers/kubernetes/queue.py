@@ -136,10 +136,12 @@ class KubernetesQueue(JobQueue):
                     extract(process.stdout, folder)
                 code = process.wait()
             errors.seek(0)
-            said = " ".join(errors.read().decode(errors="replace").split())
+            message = " ".join(errors.read().decode(errors="replace").split())
         # while the run goes on, files change under the hands of tar
         if code != 0 and since is None:
-            raise InfrastructureError(f"{folder}: not all of the run was fetched: {said or 'kubectl failed'}")
+            raise InfrastructureError(
+                f"{folder}: not all of the run was fetched: {message or 'kubectl failed'}"
+            )
 
     def _end_of_run(self, name: str) -> int | None:
         """Exit code of the run, if it has ended and its pod stays."""
@@ -156,8 +158,10 @@ class KubernetesQueue(JobQueue):
         running = "--field-selector=status.phase=Running"
         listed = _call(_kubectl(name, "get", "pods", _controller_of(name), running, "--output=name"))
         if listed is None or listed.returncode:
-            said = " ".join(listed.stderr.split()) if listed else f"no answer within {_ANSWER_TIMEOUT_S:g} s"
-            raise InfrastructureError(f"kubectl can't find the pod of {name}: {said}", "try again later")
+            message = (
+                " ".join(listed.stderr.split()) if listed else f"no answer within {_ANSWER_TIMEOUT_S:g} s"
+            )
+            raise InfrastructureError(f"kubectl can't find the pod of {name}: {message}", "try again later")
         return next(iter(listed.stdout.split()), None)
 
     def _last_warning(self, name: str) -> str:

@@ -101,17 +101,17 @@ def _log_files(number: str, folder: Path) -> tuple[Path, Path]:
     return folder / f"{number}.out", folder / f"{number}.err"
 
 
-def _parse_job(told: dict[str, Any] | None) -> QueuedJob:
+def _parse_job(answer: dict[str, Any] | None) -> QueuedJob:
     """Parse a job as Ray describes it; None: Ray does not know it."""
-    if told is None:
+    if answer is None:
         return QueuedJob("ended", "no longer known to Ray")
-    word, code = one_line(str(told.get("status"))), told.get("driver_exit_code")
+    word, code = one_line(str(answer.get("status"))), answer.get("driver_exit_code")
     state: Literal["waiting", "running", "ended"] = (
         "waiting" if word == "PENDING" else "running" if word == "RUNNING" else "ended"
     )
     # of a job that runs, and of a script that failed, the message repeats the state
     has_reason = state == "waiting" or (word == "FAILED" and code is None)
-    reason = one_line(str(told.get("message") or "")) if has_reason else ""
+    reason = one_line(str(answer.get("message") or "")) if has_reason else ""
     if not isinstance(code, int):
         code = None
     elif code < 0:

@@ -140,8 +140,8 @@ def _expand_node_list(nodes: str) -> list[str]:
         raise InfrastructureError(f"{shlex.join(command)}: {error}") from error
     if done.returncode or not done.stdout.split():
         why = done.stderr.strip() or "it named no node"
-        told = f"{shlex.join(command)} exited with code {done.returncode}: {why}"
-        raise InfrastructureError(f"{told}; try again")
+        message = f"{shlex.join(command)} exited with code {done.returncode}: {why}"
+        raise InfrastructureError(f"{message}; try again")
     return done.stdout.split()
 
 

@@ -81,17 +81,17 @@ def job_seconds_left(number: str) -> float | None:
 
 def _parse_job(line: str, cluster: list[str]) -> QueuedJob | None:
     """Parse the job of *cluster* that ``scontrol`` describes on *line*."""
-    told = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", line))
-    word, reason = told.get("JobState", ""), told.get("Reason", "None")
+    fields = dict(re.findall(r"(?:^| )(JobState|Reason|ExitCode|NodeList)=(\S*)", line))
+    word, reason = fields.get("JobState", ""), fields.get("Reason", "None")
     if word == "NODE_FAIL":
         # Slurm does not name the node
-        reason = _down_nodes(told.get("NodeList", ""), cluster) or reason
+        reason = _down_nodes(fields.get("NodeList", ""), cluster) or reason
     if not word:
         return None
     state: Literal["waiting", "running", "ended"] = (
         "waiting" if word in _WAITING else "running" if word in _RUNNING else "ended"
     )
-    code = _parse_exit_code(told.get("ExitCode", "")) if state == "ended" else None
+    code = _parse_exit_code(fields.get("ExitCode", "")) if state == "ended" else None
     if code == 0 and word != "COMPLETED":
         # caused by a lost node, or a limit that was reached, and not by the controller
         code = None

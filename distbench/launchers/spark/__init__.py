@@ -61,8 +61,8 @@ class Spark(ClusterLauncher):
     def start_agents(self, nodes: Sequence[Node], environment: Mapping[str, str], log: Path) -> StartedAgents:
         driver = AgentProcesses("launcher.spark", log)
         (command,) = self.agent_commands(nodes)
-        told = without_token(environment)
-        driver.start("the Spark driver", command, told, stdin=f"{environment[TOKEN_VARIABLE]}\n")
+        variables = without_token(environment)
+        driver.start("the Spark driver", command, variables, stdin=f"{environment[TOKEN_VARIABLE]}\n")
         return driver
 
     def agent_commands(self, nodes: Sequence[Node]) -> list[list[str]]:

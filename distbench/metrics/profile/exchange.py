@@ -13,34 +13,34 @@ Exchange = Generator[object, list[Any], T]
 
 def run_in_ranks(own: Exchange[T], ranks: int) -> T:
     """Do *own* work of this rank among *ranks* ranks. A collective call."""
-    told: list[Any] | None = None
+    answers: list[Any] | None = None
     while True:
         try:
-            mine = own.send(told) if told is not None else next(own)
+            mine = own.send(answers) if answers is not None else next(own)
         except StopIteration as done:
             result: T = done.value
             return result
-        told = [mine] * ranks
+        answers = [mine] * ranks
         if ranks > 1:
             import torch.distributed as dist
 
-            dist.all_gather_object(told, mine)
+            dist.all_gather_object(answers, mine)
 
 
 def run_together(works: Sequence[Exchange[T]]) -> list[T]:
     """Do the *works* of all ranks in this process."""
-    told: list[Any] | None = None
+    answers: list[Any] | None = None
     while True:
         try:
-            told = [work.send(told) if told is not None else next(work) for work in works]
+            answers = [work.send(answers) if answers is not None else next(work) for work in works]
         except StopIteration as done:
             # all end at the same place: the first has, and the others do
-            return [done.value, *(_last(work, told) for work in works[1:])]
+            return [done.value, *(_last(work, answers) for work in works[1:])]
 
 
-def _last(work: Exchange[T], told: list[Any] | None) -> T:
+def _last(work: Exchange[T], answers: list[Any] | None) -> T:
     try:
-        work.send(told) if told is not None else next(work)
+        work.send(answers) if answers is not None else next(work)
     except StopIteration as done:
         result: T = done.value
         return result

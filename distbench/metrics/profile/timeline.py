@@ -124,12 +124,12 @@ def _select_step(
 ) -> Exchange[step_timeline.TimelineSelection | None]:
     """Select the step and the ranks to record."""
     seconds = [step.interval[1] - step.interval[0] for step in steps]
-    told = step_timeline.ProfiledStepTimes(
+    times = step_timeline.ProfiledStepTimes(
         seconds,
         [whole if own is None else own for own, whole in zip(work, seconds, strict=True)],
         [trace.origin_ns + round(step.interval[0] * 1e9) for step in steps],
     )
-    every = yield told
+    every = yield times
     return step_timeline.select_step(every, context.nodes)
 
 
@@ -202,13 +202,13 @@ def _step_values(trace: Trace, step: ProfiledStep) -> dict[str, float | None]:
     numbers |= pipeline.bubble_values(trace, step.interval, step.comm, moving)
     if step.collectives is None:
         return {**numbers, "comm_transfer_s": None, "comm_wait_s": None, "work_s": None}
-    apart = [done for done in step.collectives if done.call.group_size > 1]
-    waits = union((done.event.begin, done.transfer_start) for done in apart)
+    among_several = [done for done in step.collectives if done.call.group_size > 1]
+    waits = union((done.event.begin, done.transfer_start) for done in among_several)
     waiting = length(difference(clip_to_step(waits, step.interval), trace.compute_intervals))
     return {
         **numbers,
-        "comm_transfer_s": sum(done.transfer for done in apart),
-        "comm_wait_s": sum(done.wait for done in apart),
+        "comm_transfer_s": sum(done.transfer for done in among_several),
+        "comm_wait_s": sum(done.wait for done in among_several),
         "work_s": whole - waiting,
     }
 

@@ -44,10 +44,10 @@ def cudnn_precisions() -> dict[str, str]:
     }
 
 
-def _cuda_precision(told: str) -> str:
+def _cuda_precision(setting: str) -> str:
     # NVIDIA's libraries obey this variable, whatever the program sets
     is_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-    return "highest" if is_off else _PRECISION_NAMES.get(told, "highest")
+    return "highest" if is_off else _PRECISION_NAMES.get(setting, "highest")
 
 
 def best_matmul_rate(size: int | None, compute: str, device: torch.device) -> float:

@@ -121,7 +121,7 @@ class ScriptProcess:
         if ranks is None:
             return False
         results = (_read_result(result_file(self._folder, rank)) for rank in range(ranks))
-        return all(told is not None and told["script"]["ended"] == COMPLETE for told in results)
+        return all(result is not None and result["script"]["ended"] == COMPLETE for result in results)
 
     def _stop(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -158,8 +158,8 @@ def world_size(folder: Path) -> int | None:
     """Number of ranks of the script whose ranks write to *folder*; None: not known yet."""
     for claim in folder.glob("rank*.pid"):
         rank = int(claim.stem.removeprefix("rank"))
-        if (told := _read_rank(folder, rank)) is not None:
-            return int(told["script"]["world_size"])
+        if (result := _read_rank(folder, rank)) is not None:
+            return int(result["script"]["world_size"])
     return None
 
 
@@ -174,7 +174,7 @@ def _read_rank(folder: Path, rank: int) -> dict[str, Any] | None:
 
 def _read_result(file: Path) -> dict[str, Any] | None:
     try:
-        told: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        result: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return dict(told)
+    return dict(result)

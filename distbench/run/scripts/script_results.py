@@ -76,8 +76,8 @@ def script_record(
     Raises:
         UnmeasuredScript: no rank has told its case, so there is no trial to record.
     """
-    told = [rank for rank in ranks if rank is not None]
-    reports = [ScriptReport.from_json(rank["script"], f"rank {rank['script']['rank']}") for rank in told]
+    known = [rank for rank in ranks if rank is not None]
+    reports = [ScriptReport.from_json(rank["script"], f"rank {rank['script']['rank']}") for rank in known]
     described = next((report.case for report in reports if report.case), None)
     if described is None:
         raise UnmeasuredScript(_no_steps_text(reports), trial.exit_code)
@@ -100,7 +100,7 @@ def script_record(
     record = _with_outcome(record, trial, reports, min(timed))
     if record.status is not Status.MEASURED:
         return record
-    delivered = [_cut(rank, min(timed)) for rank in told]
+    delivered = [_cut(rank, min(timed)) for rank in known]
     _add_profile(case, folder, delivered, reports)
     for rank, report, steps in zip(delivered, reports, timed, strict=True):
         rank["tables"] |= rank_tables(report, steps)

@@ -146,27 +146,27 @@ def trace_record(read: ReadTrace, run_id: str) -> Record:
         ],
         described_tables={spec.name: spec for spec, _ in tables},
     )
-    told = {rank.rank: rank_values(rank, steps[rank.rank], case.world_size) for rank in job.ranks}
-    return _with_numbers(bare, told)
+    values = {rank.rank: rank_values(rank, steps[rank.rank], case.world_size) for rank in job.ranks}
+    return _with_numbers(bare, values)
 
 
-def _with_numbers(record: Record, told: Mapping[int, tuple[RankValues, dict[str, str]]]) -> Record:
-    """*record* with the values, or the reasons for their absence, that each rank has *told*."""
+def _with_numbers(record: Record, numbers: Mapping[int, tuple[RankValues, dict[str, str]]]) -> Record:
+    """*record* with the values, or the reasons for their absence, that each rank has *numbers*."""
     columns, ranks = record.columns, range(record.case.world_size)
     samples = {
-        name: {rank: values[name] for rank, (values, _) in told.items()}
+        name: {rank: values[name] for rank, (values, _) in numbers.items()}
         for name in columns
-        if all(name in values for values, _ in told.values())
+        if all(name in values for values, _ in numbers.values())
     }
     values = {name: _value(columns[name], of_ranks) for name, of_ranks in samples.items()}
     values["step_s"] = max(map(_mean, samples["step_s"].values()))
-    if len(told) == len(ranks) > 1 and "work_s" in samples:
+    if len(numbers) == len(ranks) > 1 and "work_s" in samples:
         ratio = imbalance(samples["work_s"])
         values |= {} if ratio is None else {"imbalance": ratio}
     absent = dict.fromkeys(columns, _NOT_TOLD)
     absent |= dict.fromkeys((f"profile_{part}_s" for part in _UNMARKED), _NO_MARKS)
     absent |= dict.fromkeys(("comm_bytes_theory", "memory_states_theory"), NO_THEORY)
-    for _, reasons in told.values():
+    for _, reasons in numbers.values():
         absent |= reasons
     passes = {name: {"pass": "time" if name == "step_s" else "profile"} for name in samples}
     return dataclasses.replace(
@@ -182,9 +182,9 @@ def _case(job: JobTrace) -> Case:
     """The training as far as traces tell it: its ranks, and the kind of their devices."""
     sizes = {rank.world_size for rank in job.ranks if rank.world_size is not None}
     if len(sizes) > 1:
-        told = ", ".join(map(str, sorted(sizes)))
+        listed = ", ".join(map(str, sorted(sizes)))
         raise UsageError(
-            f"the traces are of jobs of different world sizes ({told}); keep those of each job by themselves"
+            f"the traces are of jobs of different world sizes ({listed}); keep those of each job apart"
         )
     ranks = max(*sizes, 1, *(rank.rank + 1 for rank in job.ranks))
     if ranks > MAX_WORLD_SIZE:

@@ -39,17 +39,17 @@ def local_sgd_difference(period: int, start: int) -> IntendedDifference:
 def label_parts(ddp: DistributedDataParallel) -> list[str]:
     """Parts of the label of *ddp*; a start is left out if it is the default."""
     if ddp.powersgd_rank:
-        said = {
+        options = {
             f"powersgd{ddp.powersgd_rank}": True,
             f"start{ddp.powersgd_start}": ddp.powersgd_start != type(ddp).powersgd_start,
             f"rate{ddp.min_compression_rate:g}": ddp.min_compression_rate != type(ddp).min_compression_rate,
         }
     else:
-        said = {
+        options = {
             f"local{ddp.local_sgd_period}": bool(ddp.local_sgd_period),
             f"start{ddp.local_sgd_start}": ddp.local_sgd_start != type(ddp).local_sgd_start,
         }
-    return [word for word, is_said in said.items() if is_said]
+    return [word for word, is_said in options.items() if is_said]
 
 
 def lossy_problem(ddp: DistributedDataParallel, case: Case) -> str | None:

@@ -97,14 +97,14 @@ class PowerSgdEngine(LossyEngine):
 
     def effective_settings(self) -> dict[str, Any]:
         state = self._state
-        told = {
+        settings = {
             "rank": state.matrix_approximation_rank,
             "start": state.start_powerSGD_iter,
             "min_compression_rate": state.min_compression_rate,
             "error_feedback": state.use_error_feedback,
             "warm_start": state.warm_start,
         }
-        return {**super().effective_settings(), "powersgd": told}
+        return {**super().effective_settings(), "powersgd": settings}
 
     def count_storages(self, counter: StorageCounter) -> None:
         super().count_storages(counter)
@@ -140,8 +140,11 @@ class LocalSgdEngine(LossyEngine):
 
     def effective_settings(self) -> dict[str, Any]:
         averager: Any = self._optimizer.averager
-        told = {"period": averager.period, "start": self._state.start_localSGD_iter}
-        return {**super().effective_settings(), "local_sgd": {**told, "warmup_steps": averager.warmup_steps}}
+        settings = {"period": averager.period, "start": self._state.start_localSGD_iter}
+        return {
+            **super().effective_settings(),
+            "local_sgd": {**settings, "warmup_steps": averager.warmup_steps},
+        }
 
     def step(self) -> None:
         super().step()

@@ -64,12 +64,12 @@ class OneBit(DeepSpeedStrategy):
     @property
     def label(self) -> str:
         name = {"adam": "1bit-adam", "zero_one_adam": "01-adam", "lamb": "1bit-lamb"}[self.algorithm]
-        said = {
+        options = {
             f"freeze{self.freeze_step}": self.freeze_step != OneBit.freeze_step,
             f"var{self.var_update_scaler}": self.var_update_scaler != OneBit.var_update_scaler,
             f"local{self.local_steps}": self.local_steps != OneBit.local_steps,
         }
-        return "+".join([name, *(word for word, is_said in said.items() if is_said)])
+        return "+".join([name, *(word for word, is_said in options.items() if is_said)])
 
     @property
     def simplicity(self) -> int:
@@ -98,11 +98,11 @@ class OneBit(DeepSpeedStrategy):
 
     def description(self) -> StrategyDescription:
         # only for this strategy: under any other, a different optimizer is different work
-        told, own = (
+        shared, own = (
             super().description(),
             strategy_settings("the optimizer compresses", "optimizer.class", "optimizer.kernel"),
         )
-        return replace(told, settings={**told.settings, **own})
+        return replace(shared, settings={**shared.settings, **own})
 
     @property
     def steady_from_step(self) -> int:

@@ -80,12 +80,12 @@ class OneBitEngine(NoCheckpoints, ZeroEngine):
         return mean_of_replicas(super().full_parameters(), are_equal=self.has_equal_replicas)
 
     def evaluate(self, score: Callable[[nn.Module], T]) -> T:
-        apart = [] if self.has_equal_replicas else self._engine.module.parameters()
-        with averaged_parameters(apart):
+        diverged = [] if self.has_equal_replicas else self._engine.module.parameters()
+        with averaged_parameters(diverged):
             return super().evaluate(score)
 
     def effective_settings(self) -> dict[str, Any]:
-        told, optimizer = super().effective_settings(), self._engine.basic_optimizer
+        settings, optimizer = super().effective_settings(), self._engine.basic_optimizer
         own: dict[str, Any] = {"reduced_by": type(optimizer.comm_backend_handle).__qualname__}
         if self._strategy.algorithm == "zero_one_adam":
             own |= {
@@ -96,7 +96,7 @@ class OneBitEngine(NoCheckpoints, ZeroEngine):
         else:
             own["freeze_step"] = optimizer.freeze_step
         always = _FIXED_SETTINGS[self._strategy.algorithm]
-        return {**told, "optimizer": {**told["optimizer"], **always}, "onebit": own}
+        return {**settings, "optimizer": {**settings["optimizer"], **always}, "onebit": own}
 
     def count_storages(self, counter: StorageCounter) -> None:
         super().count_storages(counter)

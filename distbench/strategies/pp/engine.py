@@ -118,9 +118,11 @@ class PipelineEngine(StageEngine):
 
     def remarks(self) -> list[str]:
         own = [
-            said for part in self._stage_modules for said in layer_sharding.remarks(part.module, part.layers)
+            remark
+            for part in self._stage_modules
+            for remark in layer_sharding.remarks(part.module, part.layers)
         ]
-        said_by_all = (said for of_rank in self._pipeline.all_gather_object(own) for said in of_rank)
+        said_by_all = (remark for of_rank in self._pipeline.all_gather_object(own) for remark in of_rank)
         return [*super().remarks(), *dict.fromkeys(said_by_all)]
 
     def reduce_dtype(self) -> str | None:
@@ -135,12 +137,14 @@ class PipelineEngine(StageEngine):
         return stage_facts.gather_per_stage(self._pipeline, kept)
 
     def _mesh_settings(self) -> dict[str, Any]:
-        told = stage_facts.mesh_settings(self._pipeline, self._stages)
-        if "tp" in told["mesh"]:
-            told["sequence_parallel"] = self._probe.positions != self._context.workload.shape.sample_length
+        settings = stage_facts.mesh_settings(self._pipeline, self._stages)
+        if "tp" in settings["mesh"]:
+            settings["sequence_parallel"] = (
+                self._probe.positions != self._context.workload.shape.sample_length
+            )
             # the ranks of other stages have seen no logits
-            told["loss_parallel"] = any(self._pipeline.all_gather_object(self._logits_are_split))
-        return told
+            settings["loss_parallel"] = any(self._pipeline.all_gather_object(self._logits_are_split))
+        return settings
 
     def _make_schedule(self) -> Any:
         kind: Any = get_schedule_class(self._strategy.schedule)

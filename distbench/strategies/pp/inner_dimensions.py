@@ -49,14 +49,14 @@ def nearest_meshes(
 def label_parts(strategy: PipelineParallel) -> list[str]:
     """Parts of the label of *strategy* for its mesh, named like the techniques on their own."""
     copies, shards, parts = (strategy.requested_mesh.get(name, 1) for name in INNER_DIMENSIONS)
-    said = []
+    parts_of_label = []
     if copies > 1 and shards > 1:
-        said.append(f"hsdp{copies}x{shards}")
+        parts_of_label.append(f"hsdp{copies}x{shards}")
     elif copies > 1 or shards > 1:
-        said.append(f"ddp{copies}" if copies > 1 else f"fsdp{shards}")
+        parts_of_label.append(f"ddp{copies}" if copies > 1 else f"fsdp{shards}")
     if parts > 1:
-        said += [f"tp{parts}", *strategy.tensor_parallelism.label_parts]
-    return [*said, *(["reshard"] if strategy.reshard_after_forward else [])]
+        parts_of_label += [f"tp{parts}", *strategy.tensor_parallelism.label_parts]
+    return [*parts_of_label, *(["reshard"] if strategy.reshard_after_forward else [])]
 
 
 def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
@@ -76,15 +76,15 @@ def mesh_problem(strategy: PipelineParallel, case: Case) -> str | None:
 
 
 def _ddp_problem(strategy: PipelineParallel, case: Case) -> str | None:
-    said = f"mesh: {meshes.mesh_text(strategy.requested_mesh)}"
+    mesh = f"mesh: {meshes.mesh_text(strategy.requested_mesh)}"
     if strategy.requested_mesh.get("tp", 1) > 1:
-        return f"{said}: DDP does not support tensor-parallel layers; use dp_shard instead of dp_replicate"
+        return f"{mesh}: DDP does not support tensor-parallel layers; use dp_shard instead of dp_replicate"
     if strategy.schedule_rules.splits_backward:
         return (
-            f"{said}: {strategy.schedule} accumulates weight gradients outside autograd, where DDP does "
+            f"{mesh}: {strategy.schedule} accumulates weight gradients outside autograd, where DDP does "
             f"not reduce them; use dp_shard instead of dp_replicate, or the schedule {UNSPLIT_BACKWARD}"
         )
-    return reduce_dtype_problem(case, f"{said}: DDP around stages", "dp_shard instead of dp_replicate")
+    return reduce_dtype_problem(case, f"{mesh}: DDP around stages", "dp_shard instead of dp_replicate")
 
 
 def _fsdp_problem(strategy: PipelineParallel, case: Case) -> str | None:

@@ -51,9 +51,9 @@ def _between_stages(
     passed = model.activation_size / (mesh.size("tp") if strategy.sequence_parallel else 1)
     crossing = 2 * borders * samples * passed * element / ranks
     calls = 2 * borders * _forward_passes(strategy, case) / ranks
-    apart = mesh.size("dp_shard", "tp")
+    stride = mesh.size("dp_shard", "tp")
     tied = (
-        model.tied_parameters * DTYPE_BYTES[case.precision.master] / apart if owners[0] != owners[-1] else 0
+        model.tied_parameters * DTYPE_BYTES[case.precision.master] / stride if owners[0] != owners[-1] else 0
     )
     return [
         ExpectedCollective("send", crossing, "pp", calls),

@@ -27,9 +27,9 @@ def compute_once(
 
     Both are called only on rank 0, while the others wait.
     """
-    told = [_load_or_compute(context, name, cache_key(), compute) if context.rank == 0 else None]
-    dist.broadcast_object_list(told, src=0)
-    return told[0]
+    shared = [_load_or_compute(context, name, cache_key(), compute) if context.rank == 0 else None]
+    dist.broadcast_object_list(shared, src=0)
+    return shared[0]
 
 
 def _load_or_compute(

@@ -117,11 +117,11 @@ def _set_strategy(
     elif fsdp:
         words = str(fsdp).lower().split()
         named = [word.upper() for word in words if word.endswith(("shard", "grad_op"))]
-        said = {"sharding_strategy": named[0]} if named else {}
+        options = {"sharding_strategy": named[0]} if named else {}
         if not {"version", "fsdp_version"} & {*config.keys}:
             config.leave("version", "missing: FSDP2, as in transformers 5; before that it was FSDP1", "speed")
         asked = {"cpu_offload": True} if "offload" in words else {}
-        sharded = read_fsdp(config.merged({**said, **asked}), compute, usual_version=2)
+        sharded = read_fsdp(config.merged({**options, **asked}), compute, usual_version=2)
         found.strategy, found.precision = sharded.strategy, sharded.precision
         if sharded.activation_checkpointing != "none":
             found.activation_checkpointing = sharded.activation_checkpointing

@@ -146,5 +146,5 @@ def _box(point: tuple[float, float], size: tuple[float, float], where: tuple[flo
 def overlaps(box: Box, taken: np.ndarray) -> bool:
     """True if *box* overlaps any of *taken* (boxes, 4)."""
     left, upper, right, lower = taken.T
-    apart = (box[0] >= right) | (left >= box[2]) | (box[1] >= lower) | (upper >= box[3])
-    return not apart.all()
+    disjoint = (box[0] >= right) | (left >= box[2]) | (box[1] >= lower) | (upper >= box[3])
+    return not disjoint.all()

@@ -340,11 +340,11 @@ class ScriptSession:
         result = self._passes.result
         if place is partial_result_file and "step_s" not in result.samples:
             result = self._passes.so_far()
-        told = {
+        facts = {
             **vars(result),
             "began": self._passes.began,
             "phases": self._passes.phases,
             **self._facts,
             "script": asdict(self.report),
         }
-        write_atomic(place(self._folder, self.report.rank), json.dumps(replace_nonfinite(told)))
+        write_atomic(place(self._folder, self.report.rank), json.dumps(replace_nonfinite(facts)))

@@ -50,9 +50,9 @@ class SpanClock:
 
     def seconds(self, steps: int) -> dict[str, list[float]]:
         """Seconds of each part in each of the first *steps* steps; the device has finished them."""
-        told = self._steps[:steps]
-        found = [part for part in PARTS if any(part in step for step in told)]
-        return {part: [_seconds(step.get(part, 0.0)) for step in told] for part in found}
+        counted = self._steps[:steps]
+        found = [part for part in PARTS if any(part in step for step in counted)]
+        return {part: [_seconds(step.get(part, 0.0)) for step in counted] for part in found}
 
 
 def _seconds(spent: Any) -> float:

@@ -74,7 +74,7 @@ def judged(of: Case = DDP, saved: Record = SAVED, unseen: str = "", **changed: A
 
 
 def test_equal_bits_are_the_same():
-    assert (judged().word, judged().apart) == ("same", 0.0)
+    assert (judged().word, judged().difference) == ("same", 0.0)
 
 
 @pytest.mark.parametrize(
