@@ -39,6 +39,7 @@ from distbench.run import (
     StopRequest,
     TrialRunner,
     cases_to_build,
+    run_follow_ups,
     run_trials,
 )
 
@@ -198,11 +199,16 @@ class Gate:
         return {known[kind].kind.name: limit for kind, limit in self._rules.columns.items()}
 
     def _run_required_jobs(self, candidate: TrialRunner, stop: StopRequest) -> None:
-        """Run the candidate's checks and trainings that the rules require."""
-        known = job_results()
-        words = {known[kind].kind.name for kind in self._rules.required_kinds}
-        tasks = [task for task in self._plans[1].trials if task.job.kind in words]
+        """Run the candidate's checks and trainings that the rules require, and their follow-up trials."""
+        known, suite = job_results(), self._arms[1].suite
+        required = {known[kind].kind.name for kind in self._rules.required_kinds}
+        tasks = [task for task in self._plans[1].trials if task.job.kind in required]
         self._run_tasks(candidate, tasks, stop)
+        jobs = {word: section for word, section in suite.jobs.items() if word in required}
+        cases = list({task.case.id: task.case for task in tasks}.values())
+        run_follow_ups(
+            candidate, jobs, cases, self._folder.runs[1], self._observer, stop, AllocationTimeLimit()
+        )
 
     def _measure_rounding(self, first: list[CaseTrack], second: list[CaseTrack], stop: StopRequest) -> None:
         """Measure the effect of rounding on the baseline where losses diverge more than usual.

@@ -1,7 +1,7 @@
 """A run: trials one after another, each launched, monitored, collected and stored at once."""
 
 from distbench.run.builds import cases_to_build
-from distbench.run.execution import RunExecution, run_trials
+from distbench.run.execution import RunExecution, run_follow_ups, run_trials
 from distbench.run.interruption import (
     AllocationTimeLimit,
     StopReason,
@@ -24,6 +24,7 @@ __all__ = [
     "cases_to_build",
     "ignore_time_warning",
     "raise_on_termination",
+    "run_follow_ups",
     "run_trials",
     "trial_launch",
 ]

@@ -6,12 +6,14 @@ Each record is on disk before the next trial starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from distbench.analysis.job_results import job_results
+from distbench.core.case import Case
 from distbench.core.errors import InfrastructureError
 from distbench.core.job import MEASURE_JOB
 from distbench.core.units import format_count
@@ -151,24 +153,8 @@ class RunExecution:
         self, runner: TrialRunner, observer: Observer, stop: StopRequest, time_limit: AllocationTimeLimit
     ) -> None:
         """Run the follow-up trials that results so far call for, until there are no more."""
-        tried: set[tuple[str, str, str, int]] = set()
-        while not stop.is_set:
-            records = self.run.contents().records
-            cases = [item.case for item in self.plan.cases if item.problem is None]
-            follow_ups = [
-                task
-                for results in job_results().values()
-                if (section := self.suite.jobs.get(results.kind.name)) is not None
-                for task in results.follow_up_trials(section, cases, records)
-            ]
-            todo = [task for task in runner.pending(follow_ups) if task.key not in tried]
-            if not todo:
-                return
-            tried |= {task.key for task in todo}
-            words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
-            observer.note(f"running follow-up trials: {format_count(len(todo), 'trial')} ({words})")
-            runner.build(cases_to_build(todo))
-            run_trials(runner, todo, observer, stop, time_limit)
+        cases = [item.case for item in self.plan.cases if item.problem is None]
+        run_follow_ups(runner, self.suite.jobs, cases, self.run, observer, stop, time_limit)
 
     def _write_state(self, info: RunInfo, state: RunState) -> RunInfo:
         """Write *state* to ``run.json``; return *info* with it."""
@@ -203,3 +189,42 @@ def run_trials(
         record = runner.run(task)
         pace.add(task, time.monotonic() - began)
         observer.trial_ended(record)
+
+
+def run_follow_ups(
+    runner: TrialRunner,
+    jobs: Mapping[str, Any],
+    cases: Sequence[Case],
+    run: Run,
+    observer: Observer,
+    stop: StopRequest,
+    time_limit: AllocationTimeLimit,
+) -> None:
+    """Run the follow-up trials that the results in *run* call for, until there are no more.
+
+    Args:
+        runner: Runner of the trials of *run*.
+        jobs: Kind of job -> its section of the suite; other kinds have no follow-up trials.
+        cases: Cases that may have them.
+        run: Folder of the run.
+        observer: What is told of them.
+        stop: Ends after the trial in progress.
+        time_limit: Ends before the allocation does.
+    """
+    tried: set[tuple[str, str, str, int]] = set()
+    while not stop.is_set:
+        records = run.contents().records
+        follow_ups = [
+            task
+            for results in job_results().values()
+            if (section := jobs.get(results.kind.name)) is not None
+            for task in results.follow_up_trials(section, cases, records)
+        ]
+        todo = [task for task in runner.pending(follow_ups) if task.key not in tried]
+        if not todo:
+            return
+        tried |= {task.key for task in todo}
+        words = ", ".join(dict.fromkeys(task.job.kind for task in todo))
+        observer.note(f"running follow-up trials: {format_count(len(todo), 'trial')} ({words})")
+        runner.build(cases_to_build(todo))
+        run_trials(runner, todo, observer, stop, time_limit)

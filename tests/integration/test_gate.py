@@ -180,6 +180,19 @@ def test_equivalence_may_be_required(tmp_path):
     assert done.findings["equivalence"] == "pass"
 
 
+@pytest.mark.deep
+def test_a_required_check_trains_a_case_that_differs_a_second_time(tmp_path):
+    checks = "check: {steps: 3, perturbed: 4, fp64: false}\ngate: {equivalence: required, "
+    text = SUITE.replace("gate: {", checks).replace(
+        "{ddp: {bucket_cap_mb: 25}}", "{planted: {bug: rare-event}}"
+    )
+    done = gate(tmp_path, "--self-test", suite=text)
+    # an honest training may have an event that no perturbed one has: no mistake is shown, and nothing passes
+    assert done.findings["equivalence"] == "missing"
+    (finding,) = [each for each in done.result["cases"][0]["findings"] if each["metric"] == "equivalence"]
+    assert "a second one, from weights perturbed by rounding, does not differ" in finding["said"]
+
+
 def test_other_work_is_not_compared(tmp_path):
     done = gate(tmp_path, "--set-baseline", "batch.global_batch_size=4")
     assert done.code == 5
