@@ -57,15 +57,15 @@ def make_candidates(
             memory=memory,
             memory_assumed=assumed,
             joules=_interval_of(row, ENERGY_PER_TOKEN),
-            barred=barred,
-            is_noisy=bool(row.degraded) and barred == _noise_reason(row),
+            exclusion_reason=exclusion_reason,
+            is_noisy=bool(row.degraded) and exclusion_reason == _noise_reason(row),
             unknown=row.absence_reasons.get(THROUGHPUT, "not measured"),
             memory_unknown=row.absence_reasons.get(MEMORY, "not measured"),
             joules_unknown=row.absence_reasons.get(ENERGY_PER_TOKEN, "not measured"),
         )
         for row in cases
         for memory, assumed in [_required_memory(row)]
-        for barred in [
+        for exclusion_reason in [
             _prediction_reason(row, predictions.get(row.case.id))
             or _exclusion_reason(row, parity_findings.get(row.case.id, []))
         ]

@@ -57,7 +57,7 @@ class Candidate:
     nothing measured it."""
     joules: ConfidenceInterval | None = None
     """Joules per token."""
-    barred: str = ""
+    exclusion_reason: str = ""
     """Reason why it is never recommended: it failed, or is not the same training or not the same work."""
     is_noisy: bool = False
     """True if noise is the only reason against it."""
@@ -101,7 +101,7 @@ class Candidate:
     @property
     def predicted_text(self) -> str:
         """Its name, with the tokens/s that it may reach: ``fsdp (990 tokens/s, 850 to 1,150)``."""
-        return f"{self.name} {self.barred.removeprefix(MEASURE_IT).strip()}"
+        return f"{self.name} {self.exclusion_reason.removeprefix(MEASURE_IT).strip()}"
 
     def is_dominated_by(self, other: Candidate) -> bool:
         """True if *other* is both faster and leaner by point estimate, however uncertain."""
@@ -166,7 +166,7 @@ class Selection:
 
         None of them is ever the pick.
         """
-        open_ = [one for one, why in self.excluded if one.predicted and why == one.barred]
+        open_ = [one for one, why in self.excluded if one.predicted and why == one.exclusion_reason]
         return tuple(sorted(open_, key=lambda one: -one.predicted.value if one.predicted else 0.0))
 
     @property
@@ -219,7 +219,7 @@ def select_case(candidates: Sequence[Candidate], requirements: Requirements) -> 
         fit = [one for one in fit if one not in slow]
     ranked = sorted(fit, key=lambda one: _sort_key(one, requirements.goal))
     alike = _tied_with_best(ranked, requirements.goal)
-    noisy = [one for one, why in left_out if one.is_noisy and why == one.barred]
+    noisy = [one for one, why in left_out if one.is_noisy and why == one.exclusion_reason]
     is_open = any(not alike or _may_beat(one, alike[0], requirements.goal) for one in noisy)
     close = [] if is_open else _within_margin(alike, requirements)
     pick = min(close, key=lambda one: one.simplicity, default=None)
@@ -248,7 +248,9 @@ def complete_requirements(candidates: Sequence[Candidate], requirements: Require
 
 def _usable(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Candidates with a speed that nothing bars but noise; all of them if there is none."""
-    return [one for one in candidates if one.speed and (one.is_noisy or not one.barred)] or [*candidates]
+    return [one for one in candidates if one.speed and (one.is_noisy or not one.exclusion_reason)] or [
+        *candidates
+    ]
 
 
 def _most_common(words: Sequence[str]) -> str | None:
@@ -258,14 +260,14 @@ def _most_common(words: Sequence[str]) -> str | None:
 
 def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
     """Reason why *one* is not eligible, noise the last; empty if it is."""
-    if one.barred and not (one.is_noisy or one.predicted):
-        return one.barred
+    if one.exclusion_reason and not (one.is_noisy or one.predicted):
+        return one.exclusion_reason
     if any(fnmatchcase(one.label, glob) for glob in requirements.avoid):
         return "excluded"
     if one.predicted:
         least, room = one.predicted_memory, requirements.memory
         if least is None or room is None or least <= room:
-            return one.barred
+            return one.exclusion_reason
         return f"predicted: does not fit (at least {format_bytes(least)})"
     if one.speed is None:
         return f"throughput unknown: {one.unknown}"
@@ -276,7 +278,7 @@ def _ineligible_reason(one: Candidate, requirements: Requirements) -> str:
         return f"memory unknown: {one.memory_unknown}"
     if one.memory is not None and requirements.memory is not None and one.memory > requirements.memory:
         return "does not fit"
-    return one.barred
+    return one.exclusion_reason
 
 
 def _sort_key(one: Candidate, goal: Goal) -> float:

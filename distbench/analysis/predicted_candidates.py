@@ -42,7 +42,7 @@ def with_predictions(
 
 def _tuning_case(one: Candidate, row: CaseSummary, found: CasePrediction | None) -> TuningCase:
     # what can't be recommended is no reason to leave out others
-    measured = one.speed.value if one.speed and (one.is_noisy or not one.barred) else None
+    measured = one.speed.value if one.speed and (one.is_noisy or not one.exclusion_reason) else None
     # a suite may ask for no trials at all
     trials = 0 if row.status == PENDING else 1
     if found is None or isinstance(found.step, str):
@@ -52,8 +52,8 @@ def _tuning_case(one: Candidate, row: CaseSummary, found: CasePrediction | None)
 
 def _marked(one: Candidate, speed: PredictedValue, is_bound: bool, found: CasePrediction) -> Candidate:
     memory = None if isinstance(found.memory, str) else found.memory.peak.low
-    barred = f"{MEASURE_IT} ({speed_text(speed, is_bound)})"
-    return replace(one, predicted=speed, predicted_memory=memory, barred=barred)
+    exclusion_reason = f"{MEASURE_IT} ({speed_text(speed, is_bound)})"
+    return replace(one, predicted=speed, predicted_memory=memory, exclusion_reason=exclusion_reason)
 
 
 def speed_text(speed: PredictedValue, is_bound: bool) -> str:

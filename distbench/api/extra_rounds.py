@@ -79,7 +79,7 @@ class RecommendationRounds:
         if self._end is None:
             self._end = time.monotonic() + 60 * self._minutes
         analysed = RunAnalysis.read(run)
-        if not any(one.speed and not one.barred for one in analysed.candidates):
+        if not any(one.speed and not one.exclusion_reason for one in analysed.candidates):
             self._observer.note("nothing to settle, because no case can be recommended")
             return []
         self._looks += 1

@@ -69,7 +69,7 @@ class TuningRounds:
         speed = row.values.get(THROUGHPUT)
         fits = self._memory is None or candidate.memory is None or candidate.memory <= self._memory
         # what can't be recommended is no reason to leave out others
-        is_eligible = fits and (candidate.is_noisy or not candidate.barred)
+        is_eligible = fits and (candidate.is_noisy or not candidate.exclusion_reason)
         measured = speed.value if speed and row.measured and is_eligible else None
         if found is None or isinstance(found.step, str):
             return TuningCase(row.case, None, False, measured, trials, row.trials - row.degraded_trials)

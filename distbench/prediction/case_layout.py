@@ -142,9 +142,9 @@ def _differences(case: Case, strategy: Any) -> dict[str, Any]:
 def _zero(case: Case, strategy: Any) -> dict[str, Any]:
     level, overlaps = ZERO_STAGES[strategy.stage], bool(strategy.overlap_comm)
     return {
-        "gather_frequency": level.gathers,
-        "reduce_frequency": level.reductions,
-        "reduce_op": "all_reduce" if reduces_full_gradients(strategy, case) else level.reduction,
+        "gather_frequency": level.gather_frequency,
+        "reduce_frequency": level.reduce_frequency,
+        "reduce_op": "all_reduce" if reduces_full_gradients(strategy, case) else level.reduce_op,
         "overlaps_gathers": overlaps and strategy.stage == 3,
         "overlaps_reductions": overlaps and strategy.stage > 0,
         # AutoTP leaves embedding and head whole, and sums for query, key, value, gate and up separately

@@ -70,7 +70,7 @@ def _candidate_data(one: Candidate) -> dict[str, Any]:
     else:
         # most pages have none
         del shown["predicted"], shown["predicted_memory"]
-    reasons = ("barred", "unknown", "memory_unknown", "joules_unknown")
+    reasons = ("exclusion_reason", "unknown", "memory_unknown", "joules_unknown")
     return shown | {name: shorten(shown[name], _MAX_TEXT_LENGTH) for name in reasons}
 
 

@@ -212,7 +212,7 @@ def test_a_case_that_was_only_predicted_is_marked_and_never_taken(browser: Brows
     place = {"devices": 2, "precision": open_.precision, "work": open_.work}
     memory = seen.page.locator("#picker [name=memory]")
     tight = f"predicted: does not fit (at least {format_bytes(open_.predicted_memory)})"
-    for factor, standing in ((1.01, open_.barred), (0.99, tight)):
+    for factor, standing in ((1.01, open_.exclusion_reason), (0.99, tight)):
         wish = Requirements(**place, memory=open_.predicted_memory * factor)
         memory.fill(repr(open_.predicted_memory * factor / MIB))
         choice = select_case(run.candidates, wish)

@@ -113,17 +113,18 @@ def test_a_cause_that_costs_a_quarter_of_the_step_has_its_diagnosis(share, tmp_p
 
 @pytest.mark.deep
 def test_twenty_honest_cases_have_no_diagnosis_but_what_their_strategy_costs(tmp_path):
-    """What tp moves between its layers is exposed: communication is its honest limit."""
-    finished = run_in(tmp_path, LARGER + HONEST)
+    """What tp moves between its layers is exposed: communication is its honest limit.
+
+    On a machine that others use, the diagnosis of a case is noise, and no fault of its strategy.
+    """
+    finished = run_in(tmp_path, LARGER.replace("profile]", "profile, telemetry]") + HONEST)
     assert finished.code == 0, finished.errors
     cases = RunAnalysis.read(Run(finished.folder)).cases
     assert len(cases) == 20
     found = {row.case.name: step_limit(row) for row in cases}
     said = {name: limit.word if isinstance(limit, StepLimit) else limit for name, limit in found.items()}
-    wrong = {
-        name: word for name, word in said.items() if word not in ("compute-bound", "communication-bound")
-    }
-    assert wrong == {}
+    allowed = ("compute-bound", "communication-bound", "noise")
+    assert {name: word for name, word in said.items() if word not in allowed} == {}
     assert {name for name, word in said.items() if word == "communication-bound"} <= {
         name for name in said if name.startswith("tp/")
     }

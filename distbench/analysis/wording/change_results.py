@@ -76,7 +76,7 @@ def _rejected(reasons: Mapping[SettingChange, str]) -> list[ChangeResult]:
 
 def _result(change: SettingChange, one: Candidate, base: Candidate) -> ChangeResult:
     if base.speed is None:
-        return ChangeResult(change, None, f"nothing to compare with: {base.barred or base.unknown}")
+        return ChangeResult(change, None, f"nothing to compare with: {base.exclusion_reason or base.unknown}")
     if one.speed is None:
-        return ChangeResult(change, None, one.barred or one.unknown)
-    return ChangeResult(change, one.speed.ratio(base.speed), one.barred or base.barred)
+        return ChangeResult(change, None, one.exclusion_reason or one.unknown)
+    return ChangeResult(change, one.speed.ratio(base.speed), one.exclusion_reason or base.exclusion_reason)

@@ -35,7 +35,8 @@ def no_recommendation(every: Sequence[Candidate], selection: Selection) -> str:
         first = noisy[0]
         return (
             f"Not settled on {devices}: {len(noisy)} of {format_count(len(selection.provisional), 'case')} "
-            f"{was} measured on a noisy machine; for example {first.name}: {_without_kind(first.barred)}."
+            f"{was} measured on a noisy machine; for example {first.name}: "
+            f"{_without_kind(first.exclusion_reason)}."
         )
     untried = {_reason_kind(MEASURE_IT), PENDING}
     if selection.to_measure and {_reason_kind(why) for _, why in selection.excluded} <= untried:
@@ -105,9 +106,12 @@ def excluded_but_faster(selection: Selection) -> list[str]:
     faster = [
         (one.speed.value, one)
         for one, why in selection.excluded
-        if one.speed and one.speed.value > pace and one.barred == why and _reason_kind(why) != headline_kind
+        if one.speed
+        and one.speed.value > pace
+        and one.exclusion_reason == why
+        and _reason_kind(why) != headline_kind
     ]
-    by_reason = group_by(sorted(faster, key=lambda pair: -pair[0]), lambda pair: pair[1].barred)
+    by_reason = group_by(sorted(faster, key=lambda pair: -pair[0]), lambda pair: pair[1].exclusion_reason)
     return [
         f"{join_limited([one.name for _, one in same])} {_verb(len(same), bool(pick))} not recommended: "
         f"{why}."

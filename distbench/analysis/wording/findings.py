@@ -102,7 +102,7 @@ def _fastest(run: RunAnalysis, rows: Sequence[CaseSummary], where: str, names: M
     best, second = by_pace[:2]
     assert best.speed and second.speed
     lead = f"Fastest {where}: {names[best.id]}, {best.speed.text()} tokens/s"
-    if best.barred.startswith(DIFFERENT_BY_DESIGN):
+    if best.exclusion_reason.startswith(DIFFERENT_BY_DESIGN):
         lead += ", which trains differently by design"
     if once := [names[one.id] for one in (best, second) if one.speed and one.speed.trials < 2]:
         who = f"{once[0]} has" if len(once) == 1 else "both have"

@@ -14,17 +14,17 @@
   }
 
   function whyNot(one, wish) {
-    if (one.barred && !one.is_noisy && !one.predicted) return one.barred;
+    if (one.exclusion_reason && !one.is_noisy && !one.predicted) return one.exclusion_reason;
     if (wish.avoid.includes(one.label)) return "excluded";
     if (one.predicted) {
       const least = one.predicted_memory;
-      return least === null || wish.memory === null || least <= wish.memory ? one.barred : "predicted: does not fit (at least " + bytesText(least) + ")";
+      return least === null || wish.memory === null || least <= wish.memory ? one.exclusion_reason : "predicted: does not fit (at least " + bytesText(least) + ")";
     }
     if (one.speed === null) return "throughput unknown: " + one.unknown;
     if (wish.goal === "tokens-per-joule" && one.joules === null) return "energy unknown: " + one.joules_unknown;
     if (one.memory === null && (wish.memory !== null || wish.goal === "memory")) return "memory unknown: " + one.memory_unknown;
     if (one.memory !== null && wish.memory !== null && one.memory > wish.memory) return "does not fit";
-    return one.barred;
+    return one.exclusion_reason;
   }
 
   // an estimate, halfway to the worse end of its interval
@@ -85,7 +85,7 @@
     }
     const order = ranked(fit, wish.goal);
     const same = alike(order, wish.goal);
-    const noisy = leftOut.map((pair) => pair[0]).filter((one) => one.is_noisy && whyNot(one, wish) === one.barred);
+    const noisy = leftOut.map((pair) => pair[0]).filter((one) => one.is_noisy && whyNot(one, wish) === one.exclusion_reason);
     // noise slows cases down by different amounts
     const isOpen = noisy.some((one) => same.length === 0 || mayBeat(one, same[0], wish.goal));
     const pick = (isOpen ? [] : close(same, wish.goal)).reduce((best, one) => (best === null || one.simplicity < best.simplicity ? one : best), null);

@@ -259,12 +259,12 @@ class FullyShardedDataParallel(MeshStrategy):
         """Level of ``sharding``, with the reductions that ``reduce_each_micro_batch`` leaves."""
         return replace(
             FULLY_SHARDED,
-            gathers=self._gathers,
-            reductions="micro_batch" if self.reduce_each_micro_batch else "step",
+            gather_frequency=self._gather_frequency,
+            reduce_frequency="micro_batch" if self.reduce_each_micro_batch else "step",
         )
 
     @property
-    def _gathers(self) -> Literal["step", "micro_batch", "pass"]:
+    def _gather_frequency(self) -> Literal["step", "micro_batch", "pass"]:
         """Frequency at which parameters are gathered."""
         if self.sharding != "grad_op":
             return "pass"

@@ -22,11 +22,11 @@ class ShardingLevel:
 
     sharded: frozenset[ModelState] = frozenset()
     """Kinds of model state of which each rank has a part; ``optimizer`` includes the master weights."""
-    gathers: Literal["never", "step", "micro_batch", "pass"] = "never"
+    gather_frequency: Literal["never", "step", "micro_batch", "pass"] = "never"
     """How often parameters are all-gathered: ``pass`` is once forward and once backward."""
-    reductions: Literal["step", "micro_batch"] = "step"
+    reduce_frequency: Literal["step", "micro_batch"] = "step"
     """How often gradients are reduced: sharded ones after each micro-batch."""
-    reduction: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    reduce_op: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """Operation that reduces gradients over the ranks that shard."""
 
     def traffic(
@@ -57,11 +57,11 @@ class ShardingLevel:
         precision, micro_batches = case.precision, case.batch.gradient_accumulation_steps
         times = {"never": 0, "step": 1, "micro_batch": micro_batches, "pass": 2 * micro_batches}
         reduced = parameters if reduced is None else reduced
-        reduced_bytes = times[self.reductions] * reduced * DTYPE_BYTES[precision.reduce]
+        reduced_bytes = times[self.reduce_frequency] * reduced * DTYPE_BYTES[precision.reduce]
         moved = []
         if shards > 1:
             over = dimension or "dp_shard"
-            gathered = times[self.gathers] * parameters if gathered is None else gathered
+            gathered = times[self.gather_frequency] * parameters if gathered is None else gathered
             gathered_bytes = gathered * DTYPE_BYTES[precision.compute]
             moved.append(
                 ExpectedCollective(
@@ -70,7 +70,7 @@ class ShardingLevel:
             )
             moved.append(
                 ExpectedCollective(
-                    self.reduction, reduced_bytes, over, reductions.calls, reductions.synchronizations
+                    self.reduce_op, reduced_bytes, over, reductions.calls, reductions.synchronizations
                 )
             )
         if replicas > 1:

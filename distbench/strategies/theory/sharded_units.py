@@ -69,26 +69,26 @@ class ShardedUnits:
     def _gathered(self, case: Case, parameters: float, root: float) -> float:
         """Elements gathered in a step, of *parameters*, *root* of which are the root's."""
         micro = case.batch.gradient_accumulation_steps
-        if self.level.gathers == "pass":
+        if self.level.gather_frequency == "pass":
             return micro * (2 * parameters - (0 if self.reshards_root else root))
-        return parameters if self.level.gathers == "step" else micro * parameters
+        return parameters if self.level.gather_frequency == "step" else micro * parameters
 
     def _gathers(self, case: Case) -> CallCount:
         micro, units = case.batch.gradient_accumulation_steps, self.of_layers
-        reduced = micro if self.level.reductions == "micro_batch" else 1
-        forward = 1 if self.level.gathers == "step" else micro
+        reduced = micro if self.level.reduce_frequency == "micro_batch" else 1
+        forward = 1 if self.level.gather_frequency == "step" else micro
         calls, synchronizations = forward * (units + 1), forward * units
         if forward == reduced:
             # after the reductions that end a backward pass, the next forward pass begins with a gather
             synchronizations -= forward - 1
-        if self.level.gathers == "pass":
+        if self.level.gather_frequency == "pass":
             calls += micro * (units + self.reshards_root)
             # a gather follows the reduction of the unit before the last one, unless there is none
             synchronizations += reduced * min(units, 2) + (micro - reduced) * units
         return self._count(case, calls, synchronizations)
 
     def _reductions(self, case: Case) -> CallCount:
-        times = case.batch.gradient_accumulation_steps if self.level.reductions == "micro_batch" else 1
+        times = case.batch.gradient_accumulation_steps if self.level.reduce_frequency == "micro_batch" else 1
         # that of the root follows that of the first layer
         return self._count(case, times * (self.of_layers + 1), times * self.of_layers)
 

@@ -31,7 +31,7 @@ def zero_traffic(strategy: Zero, case: Case, parameters: int) -> list[ExpectedCo
     level, parameters = ZERO_STAGES[strategy.stage], over.parameters_per_rank(case, parameters)
     are_full = reduces_full_gradients(strategy, case)
     if are_full:
-        level = replace(level, reduction="all_reduce")
+        level = replace(level, reduce_op="all_reduce")
     shards, replicas = (ranks, 1) if strategy.stage else (1, ranks)
     gathered, gather_calls = None, UNKNOWN_CALLS
     reductions = buckets.reductions(strategy, case, are_full=are_full)

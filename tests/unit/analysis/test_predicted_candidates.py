@@ -27,7 +27,7 @@ def test_a_case_whose_interval_reaches_the_best_measured_one_is_to_be_measured()
     speed = predicted_speed(partly_measured(), DDP)
     run = partly_measured(speed, speed * 1.01)
     small = candidate(run, SMALL)
-    assert small.barred.startswith("predicted: measure it (")
+    assert small.exclusion_reason.startswith("predicted: measure it (")
     # ddp is as fast as predicted, so that nothing is corrected
     assert small.predicted.value == pytest.approx(predicted_speed(run, SMALL), rel=0.01)
     assert small.predicted.low < small.predicted.value < small.predicted.high
@@ -38,14 +38,14 @@ def test_a_case_whose_interval_reaches_the_best_measured_one_is_to_be_measured()
 def test_a_case_that_cannot_reach_it_is_no_more_than_predicted():
     run = partly_measured(predicted_speed(partly_measured(), DDP))
     assert candidate(run, FSDP).predicted is None
-    assert candidate(run, FSDP).barred == "predicted (--view predictions), not measured"
+    assert candidate(run, FSDP).exclusion_reason == "predicted (--view predictions), not measured"
 
 
 def test_the_error_of_the_measured_cases_corrects_the_others():
     run = partly_measured(3 * predicted_speed(partly_measured(), DDP))
     small = candidate(run, SMALL).predicted
     assert small.value == pytest.approx(3 * predicted_speed(run, SMALL))
-    assert f"{small.value:,.0f}"[:4] in candidate(run, SMALL).barred
+    assert f"{small.value:,.0f}"[:4] in candidate(run, SMALL).exclusion_reason
 
 
 def test_cases_that_the_suite_asks_no_trials_of_are_not_asked_for():
@@ -91,7 +91,7 @@ def test_wishes_apply_to_it_as_to_the_others():
 def test_text_json_and_page_agree(tmp_path, capsys):
     speed = predicted_speed(partly_measured(), DDP)
     run = partly_measured(speed, speed * 1.01)
-    told = candidate(run, SMALL).barred
+    told = candidate(run, SMALL).exclusion_reason
     stored_run(tmp_path, *run.records, cases=run.info.cases, suite=run.info.suite)
 
     assert main(["pick", "tiny", "--out", str(tmp_path)]) == 0
@@ -113,7 +113,7 @@ def test_text_json_and_page_agree(tmp_path, capsys):
     assert all(open_["case_id"] != each["case_id"] for each in found["ranked"])
 
     offered = {each["id"]: each for each in picker_data(run)["data"]["candidates"]}
-    assert offered[SMALL.id]["barred"] == told
+    assert offered[SMALL.id]["exclusion_reason"] == told
     assert [offered[each.id].get("predicted") for each in (DDP, FSDP, SMALL)] == [None, None, True]
     shown = page.write(tmp_path, run).read_text()
     assert f"ddp-small {numbers} may be faster" in shown

@@ -58,8 +58,8 @@ def test_a_mistake_of_the_timed_pass_is_found_at_its_step_and_keeps_the_case_fro
     assert f"from step {step} on" in verdict.sentence and "single/ws1" in verdict.sentence
     assert by_label["fsdp"].verdicts["losses"].word == SAME_LOSSES
     assert [line for line in bad_verdict_sentences(run) if "ddp/ws2" in line and DIFFERENT_TRAINING in line]
-    (barred,) = [one.barred for one in run.candidates if one.label == "ddp"]
-    assert barred.startswith("losses: trains differently")
+    (exclusion_reason,) = [one.exclusion_reason for one in run.candidates if one.label == "ddp"]
+    assert exclusion_reason.startswith("losses: trains differently")
 
 
 def test_one_trial_of_three_is_enough():
@@ -127,7 +127,7 @@ def test_they_are_told_without_naming_a_view_that_is_not_there():
 def test_two_that_disagree_are_both_kept_from_being_picked_as_nobody_knows_which_is_right():
     records = [timed(DDP, rounded(1)), timed(FSDP, wrong_from(4, 0.01))]
     assert words(*records) == {"ddp": CASES_DISAGREE, "fsdp": CASES_DISAGREE}
-    assert all(one.barred for one in measured_run(*records).candidates)
+    assert all(one.exclusion_reason for one in measured_run(*records).candidates)
     assert recommend(measured_run(*records)).headline.startswith("No recommendation")
 
 

@@ -215,8 +215,10 @@ def test_gradients_rounded_to_be_reduced_need_a_proof_and_may_take_timed_losses_
         "equivalence": DIFFERENT_BY_DESIGN,
         "losses": DIFFERENT_BY_DESIGN,
     }
-    (barred,) = [one.barred for one in make_candidates([row], {}, {})]
-    assert "gradients are rounded to fp16" in barred and "add a section converge" in barred
+    (exclusion_reason,) = [one.exclusion_reason for one in make_candidates([row], {}, {})]
+    assert (
+        "gradients are rounded to fp16" in exclusion_reason and "add a section converge" in exclusion_reason
+    )
     # one process rounds none, whatever it is asked for
     alone = timed(dataclasses.replace(SINGLE, precision=asked.precision), LOSSES)
     (row,) = measured_run(dataclasses.replace(alone, effective={"dtypes": {"reduce": None}})).cases
@@ -258,7 +260,7 @@ def excluded_labels(**verdicts: Verdict) -> str:
         dataclasses.replace(row, verdicts=verdicts if row.case == POWERSGD else {}, degraded="")
         for row in run.cases
     ]
-    return make_candidates(rows, {}, {})[1].barred
+    return make_candidates(rows, {}, {})[1].exclusion_reason
 
 
 def test_it_is_picked_only_where_a_run_to_a_target_shows_that_it_converges_as_well():

@@ -95,7 +95,7 @@ def test_where_rounding_leads_as_far_as_a_mistake_nothing_is_told_apart_and_noth
     assert "at step 4 the loss differs by 0.15 from that of single/ws1" in verdict.sentence
     assert "moves by 0.15 by then if only rounding perturbs its initial weights" in verdict.sentence
     assert bad_verdict_sentences(run) == [] and missing_verdict_sentences(run) == []
-    assert not any(one.barred for one in run.candidates if one.label == "ddp")
+    assert not any(one.exclusion_reason for one in run.candidates if one.label == "ddp")
 
 
 def test_where_a_moved_training_breaks_down_nobody_knows_how_far_rounding_leads():

@@ -53,7 +53,7 @@ NUMBER = re.compile(r"[-+]?\d[\d,.]*.{0,9}")
 PACKED_BLOCK = re.compile(r'<script type="text/plain" id="([^"]+)">(.*?)</script>', re.DOTALL)
 DATA_BLOCK = re.compile(r'<script type="application/json" id="([^"]+)">(.*?)</script>', re.DOTALL)
 # prose of the data blocks: what a better word may change
-PROSE = {"doc", "facts", "hovertext", "hovertemplate", "title", "barred", "unknown"}
+PROSE = {"doc", "facts", "hovertext", "hovertemplate", "title", "exclusion_reason", "unknown"}
 VALUE = re.compile(r"[^\s/]+/ws\d[^\s,;:)]*|\d[\d,.]*(?:e[-+]\d+)?")
 # not among VALUE: cells of one word, as a status or a strategy
 STATUSES = {"measured", "unsupported", "differs", "crashed", "yes", "no", "–"}

@@ -103,7 +103,7 @@ def test_a_case_that_was_only_predicted_is_not_recommended():
     info = dataclasses.replace(info, suite={"name": "tiny", "measure": {"trials": 0}})
     run = RunAnalysis(info, records)
     (left,) = [one for one in run.candidates if one.id == fsdp.id]
-    assert left.barred == "predicted (--view predictions), not measured"
+    assert left.exclusion_reason == "predicted (--view predictions), not measured"
     shown = {row["strategy"]: row for row in all_views()["predictions"].table(run).records()}
     assert shown["fsdp"]["step_s"] is None
     assert shown["fsdp"]["predicted_s"] > 0
