@@ -14,6 +14,7 @@ from distbench.core.errors import SuiteError, UsageError
 from distbench.core.job import PlannedTrial, job_kind
 from distbench.core.machine import Machine
 from distbench.core.suite_mistakes import KeyPath, Problem
+from distbench.core.units import format_count
 from distbench.launchers.base import Launcher
 from distbench.plan.case_names import (
     case_name,
@@ -132,7 +133,7 @@ def make_plan(suite: Suite, machine: Machine | None = None) -> Plan:
     if wrong:
         raise SuiteError(locate_problems(wrong, suite.source_map))
     check_gate_globs(suite, [item.case for item in every])
-    planned = _filter_cases(suite, every)
+    planned = _refuse_repeats(_filter_cases(suite, every))
     return Plan(planned, _tasks(suite, [item.case for item in planned if item.problem is None], machine))
 
 
@@ -183,7 +184,6 @@ class _Planner:
         if self._checks.problems:
             raise SuiteError(locate_problems(self._checks.problems, self._suite.source_map))
         named = make_names_unique([case for _, case, _ in drafts])
-        drafts = _refuse_repeats(drafts, named)
         return [PlannedCase(case, problem) for case, (_, _, problem) in zip(named, drafts, strict=True)]
 
     def _draft_all(self) -> list[_DraftCase]:
@@ -263,39 +263,39 @@ def _drop_unfit_meshes(drafts: Sequence[_DraftCase]) -> list[_DraftCase]:
     If no mesh of a group fits, the first stays, with its reason.
     """
     fitting = [(cell, case) for cell, case, problem in drafts if problem is None]
-    requested = {_training_id(cell, case) for cell, case in fitting if not cell.is_optional}
+    requested = {_training_id(case) for cell, case in fitting if not cell.is_optional}
     fits = {_auto_mesh_key(cell) for cell, _, problem in drafts if cell.is_optional and problem is None}
     selected: dict[object, _DraftCase] = {}
     for number, draft in enumerate(drafts):
         cell, case, problem = draft
         if not cell.is_optional:
             selected[number] = draft
-        elif problem is None and (training := _training_id(cell, case)) not in requested:
+        elif problem is None and (training := _training_id(case)) not in requested:
             selected[training] = draft
         elif problem is not None and _auto_mesh_key(cell) not in fits:
             selected.setdefault(_auto_mesh_key(cell), draft)
     return [*selected.values()]
 
 
-def _refuse_repeats(drafts: Sequence[_DraftCase], named: Sequence[Case]) -> list[_DraftCase]:
-    """Refuse all but the first of the cases that train in the same way, whose *named* cases are given."""
-    first: dict[str, str] = {}
-    checked: list[_DraftCase] = []
-    for (cell, case, problem), shown in zip(drafts, named, strict=True):
-        if problem is None:
-            earlier = first.setdefault(_training_id(cell, case), shown.name)
-            if earlier != shown.name:
-                problem = (
-                    f"it is the same training as {earlier}: options in which they differ have no effect on "
-                    f"{case.world_size} ranks of {case.device.upper()}; remove one of the two"
-                )
-        checked.append((cell, case, problem))
+def _refuse_repeats(planned: Sequence[PlannedCase]) -> list[PlannedCase]:
+    """Refuse all but the first of the *planned* cases that train in the same way."""
+    first: dict[str, Case] = {}
+    checked = []
+    for item in planned:
+        case = item.case
+        if item.problem is None and (earlier := first.setdefault(_training_id(case), case)) is not case:
+            problem = (
+                f"it is the same training as {earlier.name}: options in which they differ have no effect on "
+                f"{format_count(case.world_size, 'rank')} of {case.device.upper()}; remove one of the two"
+            )
+            item = replace(item, problem=problem)
+        checked.append(item)
     return checked
 
 
-def _training_id(cell: SuiteCell, case: Case) -> str:
+def _training_id(case: Case) -> str:
     """Id that cases share if they train in the same way."""
-    strategy = cell.strategy.plugin.instance.canonical(case)
+    strategy = registry.create_plugin("strategies", case.strategy).canonical(case)
     return replace(case, strategy=PluginChoice(case.strategy.name, to_json_dict(strategy))).id
 
 

@@ -16,6 +16,7 @@ from distbench.metrics.base import TrialData
 from distbench.metrics.utilisation import Utilisation
 from distbench.strategies.fsdp import FullyShardedDataParallel
 from distbench.suite import load_suite
+from distbench.suite.overrides import Overrides
 from distbench.workloads.base import Workload
 from support.records import info, measured
 from support.suites import SuiteText, write_suite
@@ -185,6 +186,22 @@ def test_options_without_effect_do_not_plan_a_training_twice(strategies, repeats
     assert len(cases) > repeats
     assert len(refused) == repeats
     assert all(reason.startswith(f"it is the same training as {cases[0].case.name}") for reason in refused)
+
+
+def test_of_cases_that_train_alike_the_chosen_one_is_trained(tmp_path):
+    suite = write_suite(
+        tmp_path,
+        f"""
+workload: {MODEL}
+batch: {{global_batch_size: 8}}
+world_sizes: [4]
+strategies: [{{fsdp: {{mesh: {{dp_replicate: 2}}}}}}, {{fsdp: {{sharding: hybrid}}}}]
+""",
+    )
+    second = [each for each in plan.make_plan(load_suite(suite), MACHINE).cases if each.problem]
+    assert [each.case.label for each in second] == ["fsdp-hybrid"]
+    only = plan.make_plan(load_suite(suite, Overrides(only=("fsdp-hybrid/*",))), MACHINE).cases
+    assert [(each.case.label, each.problem) for each in only] == [("fsdp-hybrid", None)]
 
 
 def test_a_dimension_of_one_rank_is_no_dimension(tmp_path):
