@@ -191,7 +191,7 @@ class _EquivalenceRecorder(FingerprintRecorder):
         return ""
 
     def _all_fail(self, message: str) -> bool:
-        """True if all ranks of the reference failed with the same message, *message*, so at the same place.
+        """True if all ranks of the reference failed with the same *message*, so at the same place.
 
         If others did not fail, they are in a collective operation, and no training can follow.
         """

@@ -151,7 +151,7 @@ def trace_record(read: ReadTrace, run_id: str) -> Record:
 
 
 def _with_numbers(record: Record, numbers: Mapping[int, tuple[RankValues, dict[str, str]]]) -> Record:
-    """*record* with the values, or the reasons for their absence, that each rank has *numbers*."""
+    """Add to *record* the *numbers* of each rank: values, and reasons for the absence of others."""
     columns, ranks = record.columns, range(record.case.world_size)
     samples = {
         name: {rank: values[name] for rank, (values, _) in numbers.items()}
