@@ -11,7 +11,7 @@ import bisect
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -144,6 +144,16 @@ class Trace:
             return []
         return union(wait.interval for wait in (*self._waits, *self.host_calls))
 
+    def interval_in_step(self, event: ProfilerEvent) -> TimeInterval:
+        """Begin and end of the backend's *event*; on a host, one that begins in a marked step ends in it.
+
+        A step ends after its collectives. A thread of gloo that waits for a core records their end later.
+        """
+        steps = [] if self.is_on_device else self.marks.get("step", [])
+        place = bisect.bisect_right(steps, event.begin, key=lambda step: step[0]) - 1
+        end = steps[place][1] if place >= 0 else -math.inf
+        return (event.begin, end) if event.begin < end < event.end else event.interval
+
 
 def read_trace(events: Iterable[ProfilerEvent], origin_ns: int = 0) -> Trace:
     """Sort *events*, whose times are relative to *origin_ns*, into a trace."""
@@ -169,20 +179,7 @@ def read_trace(events: Iterable[ProfilerEvent], origin_ns: int = 0) -> Trace:
     trace.host_calls = outermost(trace.host_calls)
     trace.backend_events.sort(key=lambda event: event.begin)
     trace.marks = {name: sorted(intervals) for name, intervals in trace.marks.items()}
-    if not trace.is_on_device:
-        trace.backend_events = [*_ended_in_step(trace.backend_events, trace.marks.get("step", []))]
     return trace
-
-
-def _ended_in_step(events: Iterable[ProfilerEvent], steps: TimeIntervals) -> Iterator[ProfilerEvent]:
-    """Yield *events* of a backend on the host; those that begin in one of *steps* end in it.
-
-    A step ends after its collectives. A thread of gloo that waits for a core records their end later.
-    """
-    for event in events:
-        place = bisect.bisect_right(steps, event.begin, key=lambda step: step[0]) - 1
-        end = steps[place][1] if place >= 0 else -math.inf
-        yield replace(event, end=end) if event.begin < end < event.end else event
 
 
 def outermost(events: list[ProfilerEvent]) -> list[ProfilerEvent]:

@@ -57,7 +57,12 @@ def break_down(trace: Trace, every: Sequence[Work], steps: Sequence[TraceStep]) 
     )
     for kind, blocked in of_kinds:
         covered = union([*taken, *blocked]) if blocked else taken
-        found = [*_claim((work for work in every if work.kind == kind), kind, span, covered)]
+        of_kind = (work for work in every if work.kind == kind)
+        timed = (
+            (work, trace.interval_in_step(work.event) if kind == "communication" else work.event.interval)
+            for work in of_kind
+        )
+        found = [*_claim(timed, kind, span, covered)]
         pieces += found
         taken = union([*taken, *((piece.begin, piece.end) for piece in found)])
     pieces += [
@@ -69,12 +74,12 @@ def break_down(trace: Trace, every: Sequence[Work], steps: Sequence[TraceStep]) 
 
 
 def _claim(
-    found: Iterable[Work], kind: PieceKind, span: TimeInterval, taken: TimeIntervals
+    found: Iterable[tuple[Work, TimeInterval]], kind: PieceKind, span: TimeInterval, taken: TimeIntervals
 ) -> Iterator[Piece]:
-    """Yield the parts of the work *found*, by begin, that neither earlier work covers nor *taken*."""
+    """Yield the parts of the work *found*, with intervals, that neither earlier work covers nor *taken*."""
     covered, first = span[0], 0
-    for work in found:
-        begin, end = max(work.event.begin, covered), min(work.event.end, span[1])
+    for work, interval in found:
+        begin, end = max(interval[0], covered), min(interval[1], span[1])
         if end <= begin:
             continue
         covered = end

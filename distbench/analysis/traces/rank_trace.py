@@ -128,7 +128,7 @@ def _analyse(rank: int, file: TraceFile, notes: Sequence[str]) -> RankTrace:
     pieces = break_down(trace, work, steps)
     collectives = find_collectives(trace, work, pieces, file.world_size)
     launches = Launches(work, trace.runtime_calls)
-    comm = union(event.interval for event in trace.backend_events)
+    comm = union(map(trace.interval_in_step, trace.backend_events))
     memory = [*step_memory(file.memory, steps, on_device=trace.is_on_device)]
     span = steps[0].interval[0], steps[-1].interval[1]
     computation = [each for each in work if each.kind == "compute" and span[0] <= each.event.begin < span[1]]
